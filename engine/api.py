@@ -1,0 +1,222 @@
+"""What crosses the wire between daemon and engine. Imports no torch, so that the control plane starts at once.
+
+Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Shutdown in any order.
+Engine to daemon: Loading*, then Ready or Refused; then StepReport per step, Idle while there is none to take.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from policies.base import LoadState
+from policies.settings import PolicySettings
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+DraftKind = Literal["none", "ngram", "layer-skip"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are drawn from the target's rows."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this, in (0, 1]."""
+    seed: int = 0
+    """Draws are keyed by (seed, position), so equal seeds give equal texts whoever shares the batch."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the text; the text is cut before them."""
+    ignore_eos: bool = False
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to generate."""
+
+    id: str
+    prompt: list[int]
+    sampling: SamplingParams
+    speculate: bool = True
+    k: int | None = None
+    """Draft length asked for by the request; None leaves it to the policy. Caps by load still hold."""
+    traffic_class: str = "default"
+    tenant: str = "default"
+
+
+class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What speculation did for one finished request."""
+
+    rounds: int
+    drafted: int
+    examined: list[int]
+    """By draft position: rounds in which position j+1 was examined."""
+    accepted: list[int]
+    """By draft position: rounds in which position j+1 was accepted."""
+    k_histogram: dict[int, int]
+    """Rounds by the k that was chosen for them."""
+    proposers: dict[str, int]
+    """Rounds with a draft, by who drafted."""
+    prompt_tokens: int
+    tokens: int
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step did for one request. The last output of a request carries `finish` and `report`."""
+
+    id: str
+    tokens: list[int]
+    """Newly committed tokens; with a stop string, up to and including the token that completes it."""
+    finish: FinishReason | None = None
+    error: str | None = None
+    """With finish = "error": a sentence for the user."""
+    report: RequestReport | None = None
+
+
+class Round(msgspec.Struct, frozen=True, array_like=True):
+    """One request's draft and verification in one step, with the decision behind it."""
+
+    request: str
+    traffic_class: str
+    proposer: str
+    """Who was asked for a draft; "none" when k = 0."""
+    k: int
+    """What the policy chose."""
+    drafted: int
+    """What the proposer put forward, at most k."""
+    examined: int
+    accepted: int
+    reason: str
+    """A `policies.base.Reason`."""
+    text: str
+
+
+class KVUsage(msgspec.Struct, frozen=True):
+    """Blocks of the KV pool by state."""
+
+    free: int
+    used: int
+
+
+class PhaseSeconds(msgspec.Struct, frozen=True):
+    """Where one step spent its time."""
+
+    schedule: float
+    draft: float
+    verify: float
+    commit: float
+
+
+class StepReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """One engine step: its outputs and what the daemon measures and explains it by."""
+
+    step: int
+    phases: PhaseSeconds
+    rows: int
+    """Rows of the target's forward, prefill included."""
+    prefill_rows: int
+    running: int
+    waiting: int
+    committed: int
+    """Tokens committed by decode rounds in this step."""
+    kv: KVUsage
+    load_state: LoadState
+    rounds: list[Round]
+    outputs: list[Output]
+
+
+class Idle(msgspec.Struct, frozen=True, tag=True):
+    """The engine has nothing to do and is well. Sent about twice a second."""
+
+    step: int
+    kv: KVUsage
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """Progress of the start, for people."""
+
+    message: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The engine accepts requests."""
+
+    model_path: str
+    model_type: str
+    dtype: str
+    quantization: str
+    """ "none" for plain weights."""
+    max_context: int
+    """Tokens of prompt and output together."""
+    kv_blocks: int
+    block_size: int
+    proposer: DraftKind
+    memory: dict[str, int]
+    """Bytes by use: "weights", "kv"."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot serve what Launch asks for: the user's mistake, not a crash."""
+
+    message: str
+
+
+class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who drafts. All but `kind` can change while running."""
+
+    kind: DraftKind = "ngram"
+    ngram_min: int = 2
+    """Shortest match of the text's end that prompt lookup trusts, in tokens."""
+    ngram_max: int = 5
+    """Longest match tried, in tokens; longest first, then most recent."""
+    skip_layers: tuple[int, ...] | None = None
+    """Layers that layer skip leaves out; None skips every second layer of the middle half."""
+
+
+class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """All the engine needs to start."""
+
+    model_path: str
+    """A local Hugging Face directory."""
+    dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    device: str = "cpu"
+    threads: int = 0
+    """Compute threads; 0 takes all cores."""
+    max_running: int = 48
+    """Requests that decode or prefill together."""
+    max_batch_tokens: int = 512
+    """Rows of one forward; longer prompts are prefilled in chunks."""
+    max_context: int = 0
+    """0 takes the model's own limit."""
+    kv_bytes: int = 1 << 30
+    block_size: int = 16
+    draft: DraftSettings = DraftSettings()
+    policy: PolicySettings = PolicySettings()
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """Queue a request."""
+
+    request: Request
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """End a request early; its last output says "cancelled". Unknown ids are ignored."""
+
+    id: str
+
+
+class Configure(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Replace the hot settings before the next step."""
+
+    policy: PolicySettings
+    draft: DraftSettings
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End now; requests in flight are dropped."""
+
+
+ToEngine = Launch | Submit | Cancel | Configure | Shutdown
+FromEngine = StepReport | Idle | Loading | Ready | Refused

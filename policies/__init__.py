@@ -1,0 +1,1 @@
+"""Decisions: how far to speculate and what the load allows. Pure: no torch, no clock, no I/O."""

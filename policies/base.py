@@ -1,0 +1,99 @@
+"""The vocabulary that the engine and every policy share.
+
+target      the model whose law the output follows
+draft       a run of guessed tokens; `k` is its length
+drafted     tokens that a proposer put forward in a round
+examined    drafted tokens that verification looked at: the accepted ones and the first rejected one;
+            what comes after the first rejection says nothing about the draft
+accepted    examined tokens that were kept
+round       one request's draft and verification in one engine step
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Protocol
+
+
+class Reason(StrEnum):
+    """Why a round got its k. The values are label values of `specd_policy_decisions_total`."""
+
+    ACCEPTANCE = "acceptance"  # the estimate of this request's acceptance made this k the best
+    CLASS_PRIOR = "class_prior"  # the request is new: k follows from what its class has shown
+    LOW_ACCEPTANCE = "low_acceptance"  # k = 0: a draft would cost more than it brings
+    PROBE = "probe"  # a short draft while drafting is off, to keep the evidence fresh
+    LOAD_CAP = "load_cap"  # the load table allows fewer than wanted
+    LOAD_OFF = "load_off"  # too many running requests: drafting is off
+    STATIC = "static"  # a fixed k by configuration
+    DISABLED = "disabled"  # drafting is off by configuration
+    REQUEST_FIXED = "request_fixed"  # the request asked for this k
+    REQUEST_OFF = "request_off"  # the request asked not to be speculated
+    NO_ROOM = "no_room"  # remaining tokens, context or KV blocks allow fewer
+
+
+class LoadState(IntEnum):
+    """What the load policy allows. The values are those of `specd_load_state`."""
+
+    FULL = 0
+    SHRUNK = 1
+    OFF = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many tokens to draft for one request in one round, and why."""
+
+    k: int
+    reason: Reason
+    text: str  # one clause for people: "load cap: 17 running >= 16"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """What a policy may know of a running request."""
+
+    request: str
+    traffic_class: str
+    tenant: str
+    remaining_tokens: int  # tokens that may still be generated, >= 1
+    context_tokens: int
+    speculate: bool  # False: the request asked for plain decoding
+    fixed_k: int | None  # the request's own draft length, None for the policy's choice
+
+
+@dataclass(frozen=True, slots=True)
+class LoadView:
+    """What a policy may know of the machine at the start of a step."""
+
+    running: int  # requests decoding or in prefill
+    waiting: int
+    kv_free: float  # share of KV blocks that are free, 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one round showed. `accepted <= examined <= drafted`, and `examined - accepted` is 0 or 1."""
+
+    request: str
+    traffic_class: str
+    proposer: str
+    drafted: int
+    examined: int
+    accepted: int
+
+
+class Policy(Protocol):
+    """Chooses every running request's k at each step; the engine calls it between schedule and draft."""
+
+    @property
+    def load_state(self) -> LoadState:
+        """What the load allowed at the last `decide`."""
+
+    def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
+        """One decision per request, in order. Advances the policy's own step count by one."""
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Learn from the rounds of the step just committed."""
+
+    def forget(self, request: str) -> None:
+        """The request has ended: drop its state. Unknown requests are ignored."""

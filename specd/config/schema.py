@@ -1,0 +1,231 @@
+"""Every key of the config, its default, what it means, and what it takes to change it.
+
+Each key is one of
+  hot      takes effect at the next step or request
+  drain    takes effect once the requests in flight have ended
+  restart  needs a new process
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from engine.api import DraftSettings
+from policies.settings import LoadSettings, PolicySettings
+
+
+class Reload(StrEnum):
+    """What it takes to change a key."""
+
+    HOT = "hot"
+    DRAIN = "drain"
+    RESTART = "restart"
+
+
+def _key(kind: Reload, default: Any, description: str, **limits: Any) -> Any:
+    return Field(default, description=description, json_schema_extra={"reload": kind.value}, **limits)
+
+
+def hot(default: Any, description: str, **limits: Any) -> Any:
+    """A key that a reload changes at once."""
+    return _key(Reload.HOT, default, description, **limits)
+
+
+def restart(default: Any, description: str, **limits: Any) -> Any:
+    """A key that only a new process can change."""
+    return _key(Reload.RESTART, default, description, **limits)
+
+
+class Section(BaseModel):
+    """A part of the config: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ServerSection(Section):
+    """The listener for inference."""
+
+    listen: str = restart("127.0.0.1:8000", "host:port for inference; port 0 takes a free one")
+    drain_seconds: float = hot(30.0, "how long open requests may go on after SIGTERM", ge=0)
+    max_queue: int = hot(256, "requests that may wait; one more gets 429", ge=0)
+    max_body_bytes: int = hot(4 << 20, "a larger request body gets 413", ge=1024)
+    api_keys_file: Path | None = restart(None, "one bearer key a line; without it no key is asked for")
+    default_max_tokens: int = hot(1024, "max_tokens of a request that names none", ge=1)
+
+
+class AdminSection(Section):
+    """The listener for metrics and administration."""
+
+    listen: str = restart("127.0.0.1:8001", "host:port, or unix:/path/to/socket")
+    token_file: Path | None = restart(None, "bearer token for /admin; without it loopback is trusted")
+
+
+class EngineSection(Section):
+    """The engine process."""
+
+    device: Literal["cpu"] = restart("cpu", "where the model runs")
+    threads: int = restart(0, "compute threads; 0 takes all cores", ge=0)
+    max_running: int = restart(48, "requests that decode or prefill together", ge=1, le=1024)
+    max_batch_tokens: int = restart(512, "rows of one forward; longer prompts go in chunks", ge=16)
+    max_context: int = restart(0, "tokens of prompt and output together; 0 takes the model's limit", ge=0)
+    kv_mib: int = restart(1024, "memory for keys and values, MiB", ge=1)
+    block_size: int = restart(16, "tokens in a block of the KV pool", ge=1, le=256)
+    hang_seconds: float = hot(60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0)
+    start_seconds: float = hot(600.0, "longest time for the engine to load its model", gt=0)
+
+
+class TargetSection(Section):
+    """The model whose text is served."""
+
+    path: str = restart("demo", '"demo", a local Hugging Face directory, or a hub name')
+    name: str = restart("", "name in /v1/models; empty takes the last part of the path")
+    dtype: Literal["bfloat16", "float32", "float16"] = restart("bfloat16", "number format of the weights")
+    revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
+
+
+class DraftSection(Section):
+    """Who guesses ahead."""
+
+    kind: Literal["none", "ngram", "layer-skip"] = restart("ngram", "the proposer")
+    ngram_min: int = hot(2, "shortest match that prompt lookup trusts, tokens", ge=1, le=16)
+    ngram_max: int = hot(5, "longest match tried, tokens", ge=1, le=16)
+    skip_layers: tuple[int, ...] | None = hot(
+        None, "layers left out by layer-skip; unset skips every second layer of the middle half"
+    )
+    revision: str = restart("", "draft revision in reports; empty derives one from the kind and its settings")
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.ngram_min > self.ngram_max:
+            raise ValueError(f"ngram_min = {self.ngram_min} is above ngram_max = {self.ngram_max}: lower one or raise the other")
+        return self
+
+
+class ModelSection(Section):
+    """Target and draft."""
+
+    target: TargetSection = TargetSection()
+    draft: DraftSection = DraftSection()
+
+
+_LOAD = LoadSettings()
+_POLICY = PolicySettings()
+
+
+class LoadSection(Section):
+    """The load policy: a hard cap on every request's k."""
+
+    table: tuple[tuple[int, int], ...] = hot(
+        _LOAD.table, "pairs [up to this many running, cap on k], running ascending; the last cap holds beyond", min_length=1
+    )
+    off_above: int = hot(_LOAD.off_above, "drafting is off while more requests than this run", ge=0)
+    resume_at: int = hot(_LOAD.resume_at, "once off, drafting is back when no more than this run", ge=0)
+    dwell_steps: int = hot(_LOAD.dwell_steps, "steps in a row that must allow a looser cap before it is granted", ge=0)
+
+    @field_validator("table")
+    @classmethod
+    def _ascending(cls, table: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        running = [up_to for up_to, _ in table]
+        if running != sorted(set(running)):
+            raise ValueError(f"the running counts {running} must ascend")
+        if any(up_to < 1 or k < 0 for up_to, k in table):
+            raise ValueError("running counts are at least 1 and caps at least 0")
+        return table
+
+    @model_validator(mode="after")
+    def _hysteresis(self) -> Self:
+        if self.resume_at > self.off_above:
+            raise ValueError(
+                f"resume_at = {self.resume_at} is above off_above = {self.off_above}: drafting would be on and off at once"
+            )
+        return self
+
+
+class PolicySection(Section):
+    """How each request's draft length is chosen."""
+
+    kind: Literal["ewma", "static", "off"] = hot(_POLICY.kind, "ewma adapts k per request, static keeps static_k, off never drafts")
+    k_max: int = hot(_POLICY.k_max, "no round drafts more than this", ge=0, le=16)
+    static_k: int = hot(_POLICY.static_k, 'the k of kind = "static"', ge=0, le=16)
+    half_life: float = hot(_POLICY.half_life, "examined tokens after which old evidence weighs half", gt=0)
+    prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
+    draft_cost: float = hot(_POLICY.draft_cost, "cost of drafting one token, in plain decode steps", ge=0)
+    row_cost: float = hot(_POLICY.row_cost, "cost of verifying one more row, in plain decode steps", ge=0)
+    probe_every: int = hot(_POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1)
+    probe_k: int = hot(_POLICY.probe_k, "draft length of a probe", ge=1, le=16)
+    load: LoadSection = LoadSection()
+
+    @model_validator(mode="after")
+    def _static_within_max(self) -> Self:
+        if self.kind == "static" and self.static_k > self.k_max:
+            raise ValueError(f"static_k = {self.static_k} is above k_max = {self.k_max}: raise k_max or lower static_k")
+        return self
+
+    def settings(self) -> PolicySettings:
+        """As the policies take it."""
+        values = {name: getattr(self, name) for name in PolicySection.model_fields if name != "load"}
+        load = {name: getattr(self.load, name) for name in LoadSection.model_fields}
+        return PolicySettings(**values, load=LoadSettings(**load))
+
+
+class RuleSection(Section):
+    """An alert rule: the examined acceptance of a class stays under a floor for a time."""
+
+    name: Literal["SpecdAcceptanceCollapse"] = hot("SpecdAcceptanceCollapse", "the alert's name")
+    traffic_class: str = hot("*", 'the class watched; "*" watches each class on its own', alias="class")
+    below: float = hot(..., "the floor for examined acceptance at position 1", gt=0, le=1)
+    for_seconds: float = hot(60.0, "how long it must stay under the floor", ge=0)
+    window_seconds: float = hot(60.0, "acceptance is taken over this long", gt=0)
+    min_examined: int = hot(50, "examined tokens in the window below which nothing is said", ge=1)
+    severity: str = hot("warning", "label of the alert")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
+
+
+class ReceiverSection(Section):
+    """Where alerts go."""
+
+    name: str = hot(..., "name in metrics and logs", min_length=1)
+    kind: Literal["webhook"] = hot("webhook", "Alertmanager's webhook body, signed by Standard Webhooks")
+    url: str = hot(..., "http(s) URL that takes the POST", pattern=r"^https?://")
+    secret_file: Path | None = hot(None, "file with the signing secret, whsec_…; without it nothing is signed")
+    timeout_seconds: float = hot(10.0, "an attempt that takes longer has failed", gt=0)
+    max_attempts: int = hot(12, "attempts before a delivery is given up", ge=1)
+    send_resolved: bool = hot(True, "also tell when an alert is over")
+
+
+class AlertsSection(Section):
+    """Rules and receivers."""
+
+    rules: tuple[RuleSection, ...] = hot((RuleSection(below=0.2),), "alert rules")
+    receivers: tuple[ReceiverSection, ...] = hot((), "receivers")
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        names = [receiver.name for receiver in self.receivers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"receivers need different names, these are {names}")
+        return self
+
+
+class Config(Section):
+    """The whole config."""
+
+    server: ServerSection = ServerSection()
+    admin: AdminSection = AdminSection()
+    engine: EngineSection = EngineSection()
+    model: ModelSection = ModelSection()
+    policy: PolicySection = PolicySection()
+    alerts: AlertsSection = AlertsSection()
+
+    def draft_settings(self) -> DraftSettings:
+        """As the engine takes it."""
+        draft = self.model.draft
+        return DraftSettings(
+            kind=draft.kind, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max, skip_layers=draft.skip_layers
+        )
