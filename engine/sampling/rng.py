@@ -1,0 +1,35 @@
+"""Random numbers keyed by (seed, position, purpose), so that a request's draws do not depend on its batch.
+
+A counter-based generator: the key is hashed, nothing is stored and nothing advances. The hash is the finaliser of
+SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied once per
+part of the key.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Purpose(IntEnum):
+    """What a number is drawn for. Different purposes at one position are independent."""
+
+    ACCEPT = 1  # whether a drafted token is kept
+    SAMPLE = 2  # the recovered or bonus token
+    DRAFT = 3  # the drafted token itself
+
+
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64], purpose: Purpose) -> NDArray[np.float64]:
+    """Float64 uniforms in [0, 1), one per (seed, position). Shapes [N], [N] -> [N]."""
+    state = _mix(seeds + _GOLDEN)
+    state = _mix(state ^ (positions.astype(np.uint64) + _GOLDEN))
+    state = _mix(state ^ np.uint64(purpose))
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,92 @@
+"""A request while the engine works on it."""
+
+from collections import Counter
+
+from engine.api import Request, RequestReport, SamplingParams
+from engine.kv.pool import BlockPool
+from engine.kv.table import BlockTable
+from engine.text import TextStream
+
+
+class Sequence:
+    """Tokens and KV of one running request.
+
+    The last token is *pending*: it is committed text, but its keys and values are computed by the next forward. So a
+    sequence that decodes has `table.committed == len(tokens) - 1`; one in prefill has less.
+    """
+
+    def __init__(self, request: Request, pool: BlockPool, text: TextStream | None) -> None:
+        self.request = request
+        self.tokens = list(request.prompt)
+        self.table = BlockTable(pool)
+        self.text = text  # only with stop strings: they are found in text, not in tokens
+        self.tally = Tally()
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The request's sampling parameters."""
+        return self.request.sampling
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be generated."""
+        return self.sampling.max_tokens - self.generated
+
+    @property
+    def uncomputed(self) -> int:
+        """Tokens whose keys and values are missing, the pending one included: 1 when decoding."""
+        return len(self.tokens) - self.table.committed
+
+    def worst_case(self) -> int:
+        """Positions that this sequence can ever need: the last token is never computed."""
+        return len(self.request.prompt) + self.sampling.max_tokens - 1
+
+    def report(self) -> RequestReport:
+        """What speculation did for this request so far."""
+        return self.tally.report(len(self.request.prompt), self.generated)
+
+
+class Tally:
+    """Counts a request's rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.drafted = 0
+        self._examined: Counter[int] = Counter()
+        self._accepted: Counter[int] = Counter()
+        self._k: Counter[int] = Counter()
+        self._proposers: Counter[str] = Counter()
+
+    def add(self, k: int, proposer: str, drafted: int, examined: int, accepted: int) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.drafted += drafted
+        self._k[k] += 1
+        if drafted:
+            self._proposers[proposer] += 1
+        self._examined.update(range(examined))
+        self._accepted.update(range(accepted))
+
+    def report(self, prompt_tokens: int, tokens: int) -> RequestReport:
+        """The counts as they go over the wire."""
+        depth = max(self._examined, default=-1) + 1
+        return RequestReport(
+            rounds=self.rounds,
+            drafted=self.drafted,
+            examined=[self._examined[j] for j in range(depth)],
+            accepted=[self._accepted[j] for j in range(depth)],
+            k_histogram=dict(sorted(self._k.items())),
+            proposers=dict(self._proposers),
+            prompt_tokens=prompt_tokens,
+            tokens=tokens,
+        )
