@@ -41,7 +41,9 @@ def restart(default: Any, description: str, **limits: Any) -> Any:
 class Section(BaseModel):
     """A part of the config: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -75,7 +77,9 @@ class EngineSection(Section):
     max_context: int = restart(0, "tokens of prompt and output together; 0 takes the model's limit", ge=0)
     kv_mib: int = restart(1024, "memory for keys and values, MiB", ge=1)
     block_size: int = restart(16, "tokens in a block of the KV pool", ge=1, le=256)
-    hang_seconds: float = hot(60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0)
+    hang_seconds: float = hot(
+        60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
+    )
     start_seconds: float = hot(600.0, "longest time for the engine to load its model", gt=0)
 
 
@@ -102,7 +106,10 @@ class DraftSection(Section):
     @model_validator(mode="after")
     def _bounds(self) -> Self:
         if self.ngram_min > self.ngram_max:
-            raise ValueError(f"ngram_min = {self.ngram_min} is above ngram_max = {self.ngram_max}: lower one or raise the other")
+            raise ValueError(
+                f"ngram_min = {self.ngram_min} is above ngram_max = {self.ngram_max}:"
+                " lower one or raise the other"
+            )
         return self
 
 
@@ -121,11 +128,15 @@ class LoadSection(Section):
     """The load policy: a hard cap on every request's k."""
 
     table: tuple[tuple[int, int], ...] = hot(
-        _LOAD.table, "pairs [up to this many running, cap on k], running ascending; the last cap holds beyond", min_length=1
+        _LOAD.table,
+        "pairs [up to this many running, cap on k], running ascending; the last cap holds beyond",
+        min_length=1,
     )
     off_above: int = hot(_LOAD.off_above, "drafting is off while more requests than this run", ge=0)
     resume_at: int = hot(_LOAD.resume_at, "once off, drafting is back when no more than this run", ge=0)
-    dwell_steps: int = hot(_LOAD.dwell_steps, "steps in a row that must allow a looser cap before it is granted", ge=0)
+    dwell_steps: int = hot(
+        _LOAD.dwell_steps, "steps in a row that must allow a looser cap before it is granted", ge=0
+    )
 
     @field_validator("table")
     @classmethod
@@ -141,7 +152,8 @@ class LoadSection(Section):
     def _hysteresis(self) -> Self:
         if self.resume_at > self.off_above:
             raise ValueError(
-                f"resume_at = {self.resume_at} is above off_above = {self.off_above}: drafting would be on and off at once"
+                f"resume_at = {self.resume_at} is above off_above = {self.off_above}:"
+                " drafting would be on and off at once"
             )
         return self
 
@@ -149,21 +161,27 @@ class LoadSection(Section):
 class PolicySection(Section):
     """How each request's draft length is chosen."""
 
-    kind: Literal["ewma", "static", "off"] = hot(_POLICY.kind, "ewma adapts k per request, static keeps static_k, off never drafts")
+    kind: Literal["ewma", "static", "off"] = hot(
+        _POLICY.kind, "ewma adapts k per request, static keeps static_k, off never drafts"
+    )
     k_max: int = hot(_POLICY.k_max, "no round drafts more than this", ge=0, le=16)
     static_k: int = hot(_POLICY.static_k, 'the k of kind = "static"', ge=0, le=16)
     half_life: float = hot(_POLICY.half_life, "examined tokens after which old evidence weighs half", gt=0)
     prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
     draft_cost: float = hot(_POLICY.draft_cost, "cost of drafting one token, in plain decode steps", ge=0)
     row_cost: float = hot(_POLICY.row_cost, "cost of verifying one more row, in plain decode steps", ge=0)
-    probe_every: int = hot(_POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1)
+    probe_every: int = hot(
+        _POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1
+    )
     probe_k: int = hot(_POLICY.probe_k, "draft length of a probe", ge=1, le=16)
     load: LoadSection = LoadSection()
 
     @model_validator(mode="after")
     def _static_within_max(self) -> Self:
         if self.kind == "static" and self.static_k > self.k_max:
-            raise ValueError(f"static_k = {self.static_k} is above k_max = {self.k_max}: raise k_max or lower static_k")
+            raise ValueError(
+                f"static_k = {self.static_k} is above k_max = {self.k_max}: raise k_max or lower static_k"
+            )
         return self
 
     def settings(self) -> PolicySettings:
@@ -193,7 +211,9 @@ class ReceiverSection(Section):
     name: str = hot(..., "name in metrics and logs", min_length=1)
     kind: Literal["webhook"] = hot("webhook", "Alertmanager's webhook body, signed by Standard Webhooks")
     url: str = hot(..., "http(s) URL that takes the POST", pattern=r"^https?://")
-    secret_file: Path | None = hot(None, "file with the signing secret, whsec_…; without it nothing is signed")
+    secret_file: Path | None = hot(
+        None, "file with the signing secret, whsec_…; without it nothing is signed"
+    )
     timeout_seconds: float = hot(10.0, "an attempt that takes longer has failed", gt=0)
     max_attempts: int = hot(12, "attempts before a delivery is given up", ge=1)
     send_resolved: bool = hot(True, "also tell when an alert is over")
@@ -227,5 +247,8 @@ class Config(Section):
         """As the engine takes it."""
         draft = self.model.draft
         return DraftSettings(
-            kind=draft.kind, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max, skip_layers=draft.skip_layers
+            kind=draft.kind,
+            ngram_min=draft.ngram_min,
+            ngram_max=draft.ngram_max,
+            skip_layers=draft.skip_layers,
         )

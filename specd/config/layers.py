@@ -1,0 +1,157 @@
+"""One config out of its layers: files, then environment, then flags; later ones win."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from specd.config.faults import faults
+from specd.config.paths import dotted, leaves
+from specd.config.schema import Config
+from specd.config.sources import Layer, Reader, environment, fragments, overrides, read_file
+from specd.errors import ConfigError
+
+DEFAULT_PATH: Final = Path("/etc/specd/specd.toml")
+
+_NOT_BUILT: Final = frozenset({"drift", "mqtt", "telemetry", "store"})
+_NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where a config is read from, kept so that a reload reads the same places again."""
+
+    path: Path | None
+    """The main file; None takes `DEFAULT_PATH` if it exists."""
+    conf_d: Path | None
+    """Directory of fragments; None takes `conf.d` beside the main file."""
+    env: Mapping[str, str]
+    flags: Mapping[str, str]
+    """Dotted key to value, as written on the command line."""
+
+    @property
+    def main(self) -> Path:
+        """The main file, existing or not."""
+        return self.path or DEFAULT_PATH
+
+    @property
+    def fragment_directory(self) -> Path:
+        """The conf.d, existing or not."""
+        return self.conf_d or self.main.parent / "conf.d"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A valid config, and what a reload and an operator want to know of its making."""
+
+    config: Config
+    sources: Sources
+    files: tuple[Path, ...]
+    """The files that were read, in order."""
+    pinned: Mapping[str, str]
+    """Dotted key to the environment variable or flag that sets it, whatever the files say."""
+    shadowed: Mapping[str, Any]
+    """Pinned keys that a file sets too, with the file's value, which has no effect."""
+    digest: str
+    """Short hash of the effective config."""
+
+    def again(self) -> "Loaded":
+        """Read the same places anew. Raises `ConfigError`; this one stays valid."""
+        return _load(self.sources)
+
+
+def load(
+    path: Path | None = None,
+    *,
+    conf_d: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] = _NO_VALUES,
+) -> Loaded:
+    """Read and validate everything. Raises `ConfigError` with all faults of the first stage that has any."""
+    environ = dict(os.environ if env is None else env)
+    return _load(Sources(path, conf_d, environ, dict(flags)))
+
+
+def _load(sources: Sources) -> Loaded:
+    files = _files(sources)
+    layers = _read(
+        (*(partial(read_file, path) for path in files), *environment(sources.env), *overrides(sources.flags))
+    )
+    config = _validate(layers)
+    pinned = {dotted(at): layer.origin for layer in layers if layer.pins for at, _ in leaves(layer.values)}
+    in_files = {dotted(at): value for layer in layers if not layer.pins for at, value in leaves(layer.values)}
+    return Loaded(
+        config=config,
+        sources=sources,
+        files=tuple(files),
+        pinned=pinned,
+        shadowed={key: in_files[key] for key in pinned if key in in_files},
+        digest=hashlib.sha256(to_json(config, by_alias=True)).hexdigest()[:12],
+    )
+
+
+def _files(sources: Sources) -> list[Path]:
+    named = sources.path is not None
+    main = [sources.main] if named or sources.main.exists() else []
+    return main + fragments(sources.fragment_directory)
+
+
+def _read(readers: Iterable[Reader]) -> list[Layer]:
+    layers: list[Layer] = []
+    found: list[str] = []
+    for reader in readers:
+        try:
+            layers.append(reader())
+        except ConfigError as error:
+            found += error.faults
+    if found:
+        raise ConfigError(tuple(found))
+    return layers
+
+
+def _validate(layers: Sequence[Layer]) -> Config:
+    not_built = [fault for layer in layers for fault in _not_built(layer)]
+    built = [_without_not_built(layer) for layer in layers]
+    merged = merge(layer.values for layer in built)
+    try:
+        # Through JSON, where strictness means "no text for a number" and not "no array for a tuple".
+        config = Config.model_validate_json(to_json(merged), strict=True)
+    except ValidationError as error:
+        raise ConfigError((*not_built, *faults(error, built, merged))) from None
+    if not_built:
+        raise ConfigError(tuple(not_built))
+    return config
+
+
+def merge(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tables merge key by key; of anything else, arrays too, the later value wins whole."""
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        for name, value in tree.items():
+            old = merged.get(name)
+            if isinstance(old, Mapping) and isinstance(value, Mapping):
+                merged[name] = merge((old, value))
+            else:
+                merged[name] = value
+    return merged
+
+
+def _not_built(layer: Layer) -> list[str]:
+    return [
+        f"{layer.origin}: [{name}] is not built yet in this version; remove it"
+        for name in layer.values
+        if name in _NOT_BUILT
+    ]
+
+
+def _without_not_built(layer: Layer) -> Layer:
+    return replace(
+        layer, values={name: value for name, value in layer.values.items() if name not in _NOT_BUILT}
+    )

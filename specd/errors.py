@@ -1,0 +1,32 @@
+"""What went wrong, for people. The command line prints these without a traceback and exits 2."""
+
+
+class UserError(Exception):
+    """The user's mistake: the message is a sentence that says what is wrong and what to do instead."""
+
+
+class ConfigError(UserError):
+    """The config cannot be used. One line per fault, each with its origin and its key path."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+class ReloadRefusedError(UserError):
+    """A valid config that this process cannot take over, since keys in it need a new process."""
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        super().__init__(
+            f"nothing was changed: {', '.join(keys)} can only change with a restart;"
+            f" restart specd, or put the old value{'s' if len(keys) > 1 else ''} back and reload"
+        )
+        self.keys = keys
+
+
+class ModelError(UserError):
+    """A model that is missing, incomplete, or that this version cannot serve."""
+
+
+class FetchError(UserError):
+    """A model could not be obtained; what was complete is kept for the next try."""
