@@ -1,0 +1,309 @@
+"""`/metrics`: what the daemon tells Prometheus, under the names that dashboards rely on."""
+
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+
+from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
+from policies.base import LoadState, Reason
+from specd.telemetry.tally import MAX_POSITIONS, Acceptance, Histogram, ProposerTally, Rate, TokenTimes
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+"""The content type of `Metrics.render`."""
+
+_KIND: Final = attrgetter("proposer", "k", "drafted", "examined", "accepted", "reason", "traffic_class")
+_PHASES: Final = ("schedule", "draft", "verify", "commit")
+_STEP_BOUNDS: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+_LENGTH_BOUNDS: Final = tuple(float(k) for k in range(MAX_POSITIONS + 1))
+_OUTCOMES: Final = ("delivered", "retried", "rejected", "gave_up")
+
+
+class Metrics:
+    """The daemon's numbers. Fed by hooks that cost microseconds, summed up at scrape time.
+
+    `now` is always a reading of the clock given here. Not safe for threads: the event loop owns it.
+
+    Who calls what:
+      the engine's supervisor   observe_step, observe_idle, request_started, engine_restarted
+      the daemon                set_target, config_reloaded
+      the alert manager         set_alerts, declare_receivers, webhook_outcome
+      the admin listener        render
+    """
+
+    def __init__(self, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._build = {"version": version, "python": platform.python_version()}
+        self._proposers: dict[str, ProposerTally] = defaultdict(ProposerTally)
+        self._lengths: dict[str, Histogram] = defaultdict(lambda: Histogram(_LENGTH_BOUNDS))
+        self._reasons: Counter[str] = Counter({reason.value: 0 for reason in Reason})
+        self._classes: dict[str, Acceptance] = defaultdict(Acceptance)
+        self._phases = {phase: Histogram(_STEP_BOUNDS) for phase in _PHASES}
+        self._goodput = Rate()
+        self._times = TokenTimes()
+        self._load_state = LoadState.FULL
+        self._running = self._waiting = 0
+        self._kv: KVUsage | None = None
+        self._target: dict[str, str] | None = None
+        self._alerts: dict[tuple[str, str], int] = {}
+        self._deliveries: Counter[tuple[str, str]] = Counter()
+        self._restarts: Counter[str] = Counter()
+        self._reload_ok: bool | None = None
+        self._reload_time: float | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def observe_step(self, report: StepReport, now: float) -> None:
+        """Count all that one engine step did, its outputs' token times included."""
+        self._observe_rounds(report.rounds)
+        self._observe_phases(report.phases)
+        self._times.observe(report.outputs, now)
+        self._goodput.add(report.committed, now)
+        self._load_state = report.load_state
+        self._running, self._waiting = report.running, report.waiting
+        self._kv = report.kv
+
+    def observe_idle(self, idle: Idle) -> None:
+        """Nothing runs and nothing waits."""
+        self._running = self._waiting = 0
+        self._kv = idle.kv
+
+    def request_started(self, request: str, now: float) -> None:
+        """The request was handed to the engine. Its end is seen in the outputs of `observe_step`."""
+        self._times.started(request, now)
+
+    def engine_restarted(self, reason: str) -> None:
+        """The engine process was replaced, its requests are lost. `reason` is one of a fixed few words."""
+        self._restarts[reason] += 1
+        self._times.forget_all()
+        self._running = self._waiting = 0
+
+    def set_target(self, revision: str, draft_revision: str, quantization: str, proposer: str) -> None:
+        """What is served now. Starts the proposer's series at 0, so that their first increase is seen."""
+        self._target = {"revision": revision, "draft_revision": draft_revision, "quantization": quantization}
+        if proposer != "none":
+            self._proposers.setdefault(proposer, ProposerTally())
+
+    def config_reloaded(self, ok: bool, unix_time: float) -> None:
+        """The outcome of the start's load (ok) or of a reload."""
+        self._reload_ok = ok
+        if ok:
+            self._reload_time = unix_time
+
+    def set_alerts(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Alerts by (name, state); replaces what was set before."""
+        self._alerts = dict(counts)
+
+    def declare_receivers(self, names: Iterable[str]) -> None:
+        """Start the delivery series of these receivers at 0; counts of earlier ones stay."""
+        for name in names:
+            for outcome in _OUTCOMES:
+                self._deliveries[name, outcome] += 0
+
+    def webhook_outcome(self, receiver: str, outcome: str) -> None:
+        """One attempt or delivery ended as delivered, retried, rejected or gave_up."""
+        self._deliveries[receiver, outcome] += 1
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format, of content type `CONTENT_TYPE`."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry: the families, summed up now."""
+        yield from self._speculation()
+        yield from self._policy()
+        yield from self._engine()
+        yield from self._latency()
+        yield from self._alarm()
+        yield from self._config()
+
+    def _observe_rounds(self, rounds: Sequence[Round]) -> None:
+        # Many rounds of a step are alike: counting the kinds first makes the rest cheap.
+        evidence: dict[str, list[int]] = {}
+        for kind, times in Counter(map(_KIND, rounds)).items():
+            proposer, k, drafted, examined, accepted, reason, traffic_class = kind
+            self._reasons[reason] += times
+            self._lengths[proposer].add(k, times)
+            if drafted:
+                self._proposers[proposer].add(drafted, examined, accepted, times)
+            of_class = evidence.setdefault(traffic_class, [0, 0])
+            of_class[0] += examined * times
+            of_class[1] += accepted * times
+        for name, (examined, accepted) in evidence.items():
+            self._classes[name].add(examined, accepted)
+
+    def _observe_phases(self, phases: PhaseSeconds) -> None:
+        for phase, histogram in self._phases.items():
+            histogram.add(getattr(phases, phase))
+
+    def _speculation(self) -> Iterator[Metric]:
+        tallies = self._proposers
+        yield _counter(
+            "specd_spec_decode_num_drafts_total",
+            "Rounds in which something was drafted.",
+            ("proposer",),
+            [((name,), tally.drafts) for name, tally in tallies.items()],
+        )
+        yield _counter(
+            "specd_spec_decode_num_draft_tokens_total",
+            "Tokens drafted.",
+            ("proposer",),
+            [((name,), tally.drafted) for name, tally in tallies.items()],
+        )
+        yield _counter(
+            "specd_spec_decode_num_accepted_tokens_total",
+            "Drafted tokens accepted.",
+            ("proposer",),
+            [((name,), tally.accepted) for name, tally in tallies.items()],
+        )
+        yield _by_position(
+            "specd_spec_decode_num_accepted_tokens_per_pos_total",
+            "Rounds that accepted the draft token at this position; the first is position 1.",
+            {name: tally.accepted_by_position() for name, tally in tallies.items()},
+        )
+        yield _by_position(
+            "specd_spec_decode_num_examined_tokens_per_pos_total",
+            "Rounds that examined the draft token at this position: all before it were accepted.",
+            {name: tally.examined_by_position() for name, tally in tallies.items()},
+        )
+
+    def _policy(self) -> Iterator[Metric]:
+        yield _histogram("specd_draft_length", "Draft length chosen for a round.", "proposer", self._lengths)
+        yield _counter(
+            "specd_policy_decisions_total",
+            "Rounds by the reason for their draft length.",
+            ("reason",),
+            [((reason,), count) for reason, count in self._reasons.items()],
+        )
+        yield _gauge(
+            "specd_load_state", "What the load policy allows: 0 full, 1 shrunk, 2 off.", int(self._load_state)
+        )
+        yield _gauges(
+            "specd_acceptance",
+            "Accepted over examined draft tokens, recent ones first; NaN until something was examined.",
+            ("class",),
+            [((name,), acceptance.value) for name, acceptance in self._classes.items()],
+        )
+
+    def _engine(self) -> Iterator[Metric]:
+        yield _gauge("specd_running_requests", "Requests decoding or in prefill.", self._running)
+        yield _gauge("specd_waiting_requests", "Requests queued in the engine.", self._waiting)
+        yield _histogram("specd_step_seconds", "Time of an engine step by phase.", "phase", self._phases)
+        yield _gauge(
+            "specd_goodput_tokens_per_second",
+            f"Tokens committed per second over the last {Rate.WINDOW:.0f} seconds.",
+            self._goodput.value(self._clock()),
+        )
+        kv = [] if self._kv is None else [(("free",), self._kv.free), (("used",), self._kv.used)]
+        yield _gauges("specd_kv_blocks", "Blocks of the KV pool.", ("state",), kv)
+        yield _counter(
+            "specd_engine_restarts_total",
+            "Engine processes replaced, by why.",
+            ("reason",),
+            [((reason,), count) for reason, count in self._restarts.items()],
+        )
+
+    def _latency(self) -> Iterator[Metric]:
+        times = self._times
+        yield HistogramMetricFamily(
+            "specd_time_to_first_token_seconds",
+            "From handing a request to the engine to its first token.",
+            times.first.buckets(),
+            times.first.sum,
+        )
+        yield HistogramMetricFamily(
+            "specd_inter_token_seconds",
+            "Time per token after the first; a round's pause is shared by its tokens.",
+            times.between.buckets(),
+            times.between.sum,
+        )
+
+    def _alarm(self) -> Iterator[Metric]:
+        yield _gauges("specd_alerts", "Open alerts.", ("name", "state"), self._alerts.items())
+        yield _counter(
+            "specd_webhook_deliveries_total",
+            "Alert notifications by outcome; retried counts attempts, the others notifications.",
+            ("receiver", "outcome"),
+            self._deliveries.items(),
+        )
+
+    def _config(self) -> Iterator[Metric]:
+        yield _info("specd_build_info", "The running daemon.", self._build)
+        if self._target is not None:
+            yield _info("specd_target_info", "The pair of models that is served.", self._target)
+        if self._reload_ok is not None:
+            yield _gauge(
+                "specd_config_last_reload_successful",
+                "1 if the last load of the config was good.",
+                self._reload_ok,
+            )
+        if self._reload_time is not None:
+            yield _gauge(
+                "specd_config_last_reload_success_timestamp_seconds",
+                "When a config was last loaded well.",
+                self._reload_time,
+            )
+
+
+def _counter(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _gauges(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _info(name: str, text: str, labels: Mapping[str, str]) -> GaugeMetricFamily:
+    return _gauges(name, text, tuple(labels), [(tuple(labels.values()), 1)])
+
+
+def _histogram(name: str, text: str, label: str, values: Mapping[str, Histogram]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, text, labels=(label,))
+    for label_value, histogram in values.items():
+        family.add_metric((label_value,), histogram.buckets(), histogram.sum)
+    return family
+
+
+def _by_position(name: str, text: str, values: Mapping[str, Sequence[int]]) -> CounterMetricFamily:
+    pairs = [
+        ((proposer, str(position)), count)
+        for proposer, counts in values.items()
+        for position, count in enumerate(counts, start=1)
+    ]
+    return _counter(name, text, ("proposer", "position"), pairs)

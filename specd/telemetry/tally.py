@@ -1,0 +1,157 @@
+"""Plain counts kept between scrapes.
+
+Prometheus' own metric objects take a lock and search their buckets at each touch; a step touches them a few
+hundred times. Here a step costs a handful of list increments, and a scrape does the summing.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from engine.api import Output
+
+MAX_POSITIONS = 16
+"""No round drafts more: the config and the API both limit k to it."""
+
+
+class Histogram:
+    """Observations by bucket; `bounds` are the inclusive upper ones, ascending, without +Inf."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """`count` observations of the same value."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self.sum += value * count
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus takes them: (upper bound, observations up to it)."""
+        labels = [str(bound) for bound in self._bounds] + ["+Inf"]
+        return list(zip(labels, accumulate(self._counts), strict=True))
+
+
+class ProposerTally:
+    """What one proposer's drafts came to."""
+
+    def __init__(self) -> None:
+        self.drafts = 0
+        self.drafted = 0
+        self.accepted = 0
+        self._examined_lengths = [0] * (MAX_POSITIONS + 1)
+        self._accepted_lengths = [0] * (MAX_POSITIONS + 1)
+
+    def add(self, drafted: int, examined: int, accepted: int, times: int) -> None:
+        """Count `times` equal rounds that drafted something."""
+        self.drafts += times
+        self.drafted += drafted * times
+        self.accepted += accepted * times
+        self._examined_lengths[min(examined, MAX_POSITIONS)] += times
+        self._accepted_lengths[min(accepted, MAX_POSITIONS)] += times
+
+    def examined_by_position(self) -> list[int]:
+        """Rounds in which each position, the first one first, was examined."""
+        return _reached(self._examined_lengths)
+
+    def accepted_by_position(self) -> list[int]:
+        """Rounds in which each position, the first one first, was accepted."""
+        return _reached(self._accepted_lengths)
+
+
+def _reached(lengths: Sequence[int]) -> list[int]:
+    """From rounds by length to rounds that reached position 1, 2, …"""
+    return list(accumulate(reversed(lengths[1:])))[::-1]
+
+
+class Acceptance:
+    """Accepted over examined, with old evidence fading by the evidence that follows it, never by time.
+
+    So a class in which nothing is drafted keeps its last estimate.
+    """
+
+    HALF_LIFE = 512.0
+    """Examined tokens after which a token weighs half."""
+
+    def __init__(self) -> None:
+        self._examined = 0.0
+        self._accepted = 0.0
+
+    def add(self, examined: int, accepted: int) -> None:
+        """Take one step's evidence of the class together."""
+        if examined:
+            fade = 0.5 ** (examined / self.HALF_LIFE)
+            self._examined = self._examined * fade + examined
+            self._accepted = self._accepted * fade + accepted
+
+    @property
+    def value(self) -> float:
+        """NaN while nothing has been examined."""
+        return self._accepted / self._examined if self._examined else float("nan")
+
+
+class Rate:
+    """Amount per second over the last `WINDOW` seconds. Quiet time counts: an idle engine tends to 0."""
+
+    WINDOW = 10.0
+    _SLOT = 0.25
+
+    def __init__(self) -> None:
+        self._slots: deque[list[float]] = deque()  # [start, amount], start ascending
+
+    def add(self, amount: float, now: float) -> None:
+        """`now` never goes back."""
+        if self._slots and now - self._slots[-1][0] < self._SLOT:
+            self._slots[-1][1] += amount
+            return
+        self._forget(now)
+        self._slots.append([now, amount])
+
+    def value(self, now: float) -> float:
+        """The rate at `now`."""
+        self._forget(now)
+        return sum(amount for _, amount in self._slots) / self.WINDOW
+
+    def _forget(self, now: float) -> None:
+        while self._slots and self._slots[0][0] <= now - self.WINDOW:
+            self._slots.popleft()
+
+
+class TokenTimes:
+    """Time to first token and between tokens, for requests that were announced by `started`."""
+
+    def __init__(self) -> None:
+        self.first = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0))
+        self.between = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5))
+        self._waiting: dict[str, float] = {}  # request -> when it was submitted
+        self._flowing: dict[str, float] = {}  # request -> when its last token came
+
+    def started(self, request: str, now: float) -> None:
+        """The request was handed to the engine."""
+        self._waiting[request] = now
+
+    def observe(self, outputs: Iterable[Output], now: float) -> None:
+        """A round that commits n tokens counts as n equal pauses: sum and count stay those of tokens."""
+        for output in outputs:
+            if output.tokens:
+                self._tokens(output.id, len(output.tokens), now)
+            if output.finish is not None:
+                self._waiting.pop(output.id, None)
+                self._flowing.pop(output.id, None)
+
+    def _tokens(self, request: str, count: int, now: float) -> None:
+        last = self._flowing.get(request)
+        if last is not None:
+            self.between.add((now - last) / count, count)
+        elif (submitted := self._waiting.pop(request, None)) is not None:
+            self.first.add(now - submitted)
+        else:
+            return
+        self._flowing[request] = now
+
+    def forget_all(self) -> None:
+        """The engine has gone, and with it every request."""
+        self._waiting.clear()
+        self._flowing.clear()
