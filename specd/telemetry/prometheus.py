@@ -47,13 +47,21 @@ class Metrics:
     `now` is always a reading of the clock given here. Not safe for threads: the event loop owns it.
 
     Who calls what:
-      the engine's supervisor   observe_step, observe_idle, request_started, engine_restarted
-      the daemon                set_target, config_reloaded
+      who watches the engine    observe_step, observe_idle, engine_restarted
+      who serves a request      request_started, request_ended
+      the daemon                set_target, watch_queue, config_reloaded
       the alert manager         set_alerts, declare_receivers, webhook_outcome
       the admin listener        render
     """
 
-    def __init__(self, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        version: str,
+        restart_reasons: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`restart_reasons` are the words that `engine_restarted` will be given: their series start at 0."""
         self._clock = clock
         self._build = {"version": version, "python": platform.python_version()}
         self._proposers: dict[str, ProposerTally] = defaultdict(ProposerTally)
@@ -65,11 +73,12 @@ class Metrics:
         self._times = TokenTimes()
         self._load_state = LoadState.FULL
         self._running = self._waiting = 0
+        self._queued: Callable[[], int] = int
         self._kv: KVUsage | None = None
         self._target: dict[str, str] | None = None
         self._alerts: dict[tuple[str, str], int] = {}
         self._deliveries: Counter[tuple[str, str]] = Counter()
-        self._restarts: Counter[str] = Counter()
+        self._restarts: Counter[str] = Counter(dict.fromkeys(restart_reasons, 0))
         self._reload_ok: bool | None = None
         self._reload_time: float | None = None
         self._registry = CollectorRegistry()
@@ -91,14 +100,21 @@ class Metrics:
         self._kv = idle.kv
 
     def request_started(self, request: str, now: float) -> None:
-        """The request was handed to the engine. Its end is seen in the outputs of `observe_step`."""
+        """The request was admitted: its time to first token runs."""
         self._times.started(request, now)
 
+    def request_ended(self, request: str) -> None:
+        """The request has left, however it ended. Must follow every `request_started`; twice does no harm."""
+        self._times.ended(request)
+
     def engine_restarted(self, reason: str) -> None:
-        """The engine process was replaced, its requests are lost. `reason` is one of a fixed few words."""
+        """The engine process is being replaced."""
         self._restarts[reason] += 1
-        self._times.forget_all()
         self._running = self._waiting = 0
+
+    def watch_queue(self, waiting: Callable[[], int]) -> None:
+        """Asked at each scrape for the requests that wait in the daemon; they add to those in the engine."""
+        self._queued = waiting
 
     def set_target(self, revision: str, draft_revision: str, quantization: str, proposer: str) -> None:
         """What is served now. Starts the proposer's series at 0, so that their first increase is seen."""
@@ -209,7 +225,9 @@ class Metrics:
 
     def _engine(self) -> Iterator[Metric]:
         yield _gauge("specd_running_requests", "Requests decoding or in prefill.", self._running)
-        yield _gauge("specd_waiting_requests", "Requests queued in the engine.", self._waiting)
+        yield _gauge(
+            "specd_waiting_requests", "Requests waiting for a place.", self._waiting + self._queued()
+        )
         yield _histogram("specd_step_seconds", "Time of an engine step by phase.", "phase", self._phases)
         yield _gauge(
             "specd_goodput_tokens_per_second",
@@ -229,7 +247,7 @@ class Metrics:
         times = self._times
         yield HistogramMetricFamily(
             "specd_time_to_first_token_seconds",
-            "From handing a request to the engine to its first token.",
+            "From the admission of a request to its first token.",
             times.first.buckets(),
             times.first.sum,
         )

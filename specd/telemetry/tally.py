@@ -49,8 +49,8 @@ class ProposerTally:
         self.drafts += times
         self.drafted += drafted * times
         self.accepted += accepted * times
-        self._examined_lengths[min(examined, MAX_POSITIONS)] += times
-        self._accepted_lengths[min(accepted, MAX_POSITIONS)] += times
+        self._examined_lengths[examined] += times
+        self._accepted_lengths[accepted] += times
 
     def examined_by_position(self) -> list[int]:
         """Rounds in which each position, the first one first, was examined."""
@@ -120,38 +120,35 @@ class Rate:
 
 
 class TokenTimes:
-    """Time to first token and between tokens, for requests that were announced by `started`."""
+    """Time to first token and between tokens, for requests between their `started` and `ended`."""
 
     def __init__(self) -> None:
         self.first = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0))
         self.between = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5))
-        self._waiting: dict[str, float] = {}  # request -> when it was submitted
+        self._waiting: dict[str, float] = {}  # request -> when it started
         self._flowing: dict[str, float] = {}  # request -> when its last token came
 
     def started(self, request: str, now: float) -> None:
-        """The request was handed to the engine."""
+        """From here on the request waits for its first token."""
         self._waiting[request] = now
+
+    def ended(self, request: str) -> None:
+        """Forget the request."""
+        self._waiting.pop(request, None)
+        self._flowing.pop(request, None)
 
     def observe(self, outputs: Iterable[Output], now: float) -> None:
         """A round that commits n tokens counts as n equal pauses: sum and count stay those of tokens."""
         for output in outputs:
             if output.tokens:
                 self._tokens(output.id, len(output.tokens), now)
-            if output.finish is not None:
-                self._waiting.pop(output.id, None)
-                self._flowing.pop(output.id, None)
 
     def _tokens(self, request: str, count: int, now: float) -> None:
         last = self._flowing.get(request)
         if last is not None:
             self.between.add((now - last) / count, count)
-        elif (submitted := self._waiting.pop(request, None)) is not None:
-            self.first.add(now - submitted)
+        elif (started := self._waiting.pop(request, None)) is not None:
+            self.first.add(now - started)
         else:
             return
         self._flowing[request] = now
-
-    def forget_all(self) -> None:
-        """The engine has gone, and with it every request."""
-        self._waiting.clear()
-        self._flowing.clear()
