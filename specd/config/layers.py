@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from specd.config.faults import faults
 from specd.config.paths import dotted, leaves
-from specd.config.schema import Config
+from specd.config.schema import AdminSection, Config
 from specd.config.sources import Layer, Reader, environment, fragments, overrides, read_file
 from specd.errors import ConfigError
 
@@ -80,17 +80,16 @@ def load(
 
 
 def _load(sources: Sources) -> Loaded:
-    files = _files(sources)
-    layers = _read(
-        (*(partial(read_file, path) for path in files), *environment(sources.env), *overrides(sources.flags))
-    )
+    layers, found = _attempt(_readers(sources))
+    if found:
+        raise ConfigError(tuple(found))
     config = _validate(layers)
     pinned = {dotted(at): layer.origin for layer in layers if layer.pins for at, _ in leaves(layer.values)}
     in_files = {dotted(at): value for layer in layers if not layer.pins for at, value in leaves(layer.values)}
     return Loaded(
         config=config,
         sources=sources,
-        files=tuple(files),
+        files=tuple(_files(sources)),
         pinned=pinned,
         shadowed={key: in_files[key] for key in pinned if key in in_files},
         digest=hashlib.sha256(to_json(config, by_alias=True)).hexdigest()[:12],
@@ -103,7 +102,14 @@ def _files(sources: Sources) -> list[Path]:
     return main + fragments(sources.fragment_directory)
 
 
-def _read(readers: Iterable[Reader]) -> list[Layer]:
+def _readers(sources: Sources) -> Iterator[Reader]:
+    yield from (partial(read_file, path) for path in _files(sources))
+    yield from environment(sources.env)
+    yield from overrides(sources.flags)
+
+
+def _attempt(readers: Iterable[Reader]) -> tuple[list[Layer], list[str]]:
+    """What could be read, and the faults of the rest."""
     layers: list[Layer] = []
     found: list[str] = []
     for reader in readers:
@@ -111,9 +117,7 @@ def _read(readers: Iterable[Reader]) -> list[Layer]:
             layers.append(reader())
         except ConfigError as error:
             found += error.faults
-    if found:
-        raise ConfigError(tuple(found))
-    return layers
+    return layers, found
 
 
 def _validate(layers: Sequence[Layer]) -> Config:
@@ -155,3 +159,17 @@ def _without_not_built(layer: Layer) -> Layer:
     return replace(
         layer, values={name: value for name, value in layer.values.items() if name not in _NOT_BUILT}
     )
+
+
+def salvage_admin(path: Path | None, *, flags: Mapping[str, str]) -> AdminSection:
+    """Where the daemon listens, out of a config that is faulty; the default where that part is too.
+
+    A reload must reach the daemon just then: it counts the failure and says why.
+    """
+    sources = Sources(path, None, dict(os.environ), dict(flags))
+    layers, _ = _attempt(_readers(sources))
+    admin = merge(layer.values for layer in layers).get("admin", {})
+    try:
+        return AdminSection.model_validate_json(to_json(admin), strict=True)
+    except ValidationError:
+        return AdminSection()

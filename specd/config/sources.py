@@ -83,7 +83,7 @@ def overrides(flags: Mapping[str, str]) -> Iterator[Reader]:
     """A reader per dotted override, with the same rules for values as in the environment."""
     for key, value in flags.items():
         name = ENV_PREFIX + key.replace(".", "__").upper()
-        yield partial(_variable, origin=f"--set {key}", name=name, value=value)
+        yield partial(_variable, origin="--set", name=name, value=value)
 
 
 def _variable(*, origin: str, name: str, value: str) -> Layer:

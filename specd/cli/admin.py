@@ -1,0 +1,110 @@
+"""Talking to the running daemon's admin listener."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from specd.cli.parser import Arguments, Parser, add_config_arguments
+from specd.config.layers import load, salvage_admin
+from specd.config.schema import AdminSection
+from specd.errors import ConfigError, UserError
+
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  not bound: mapped away
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the daemon said."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def message(self) -> str:
+        """The daemon's own words for a refusal."""
+        error = self.body.get("error")
+        return str(error["message"]) if isinstance(error, dict) and "message" in error else str(self.body)
+
+
+class Admin:
+    """The admin listener of one daemon. Raises `UserError` when it cannot be reached or wants a token."""
+
+    def __init__(self, listen: str, token: str | None) -> None:
+        self._listen = listen
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def request(self, method: str, path: str, *, seconds: float) -> Answer:
+        """One call. Raises `TimeoutError` when the daemon takes longer than `seconds`."""
+        socket, base = _endpoint(self._listen)
+        try:
+            with httpx2.Client(
+                transport=httpx2.HTTPTransport(uds=socket),
+                base_url=base,
+                headers=self._headers,
+                timeout=seconds,
+            ) as client:
+                response = client.request(method, path)
+        except httpx2.ReadTimeout:
+            raise TimeoutError from None
+        except httpx2.TransportError as error:
+            raise UserError(
+                f"no specd answers at {self._listen} ({error}): is it running?"
+                " Name its config with -c or its admin listener with --admin"
+            ) from None
+        return self._checked(response)
+
+    def _checked(self, response: httpx2.Response) -> Answer:
+        if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
+            raise UserError(
+                f"{self._listen} wants another bearer token: name the right file in admin.token_file"
+            )
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise UserError(f"what answers at {self._listen} is not the admin listener of specd")
+        return Answer(response.status_code, body)
+
+
+def add_admin_arguments(parser: Parser) -> None:
+    """Where the daemon is: the config that it runs with says it, or `--admin`."""
+    add_config_arguments(parser)
+    parser.add_argument(
+        "--admin",
+        metavar="ADDRESS",
+        help="host:port or unix:/path of the daemon (default: admin.listen of the config)",
+    )
+
+
+def connect(args: Arguments) -> Admin:
+    """The daemon that the arguments mean. A config that is broken elsewhere still tells its address."""
+    flags = dict(args.flags)
+    try:
+        admin = load(args.config, flags=flags).config.admin
+    except ConfigError:
+        admin = salvage_admin(args.config, flags=flags)
+    return Admin(args.admin or admin.listen, _token(admin))
+
+
+def _token(admin: AdminSection) -> str | None:
+    if admin.token_file is None:
+        return None
+    try:
+        return Path(admin.token_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(f"{admin.token_file} (admin.token_file) cannot be read: {error.strerror}") from None
+
+
+def _endpoint(listen: str) -> tuple[str | None, str]:
+    """Socket path, if any, and base URL."""
+    if listen.startswith("unix:"):
+        return listen.removeprefix("unix:"), "http://specd"
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise UserError(f"{listen} is no address: write host:port or unix:/path/to/socket")
+    if port == "0":
+        raise UserError(f"{listen} is a port chosen at start: name the one in the daemon's log with --admin")
+    return None, f"http://{_ANY_ADDRESS.get(host, host)}:{port}"

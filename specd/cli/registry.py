@@ -1,0 +1,53 @@
+"""The commands: modules with `add_arguments(parser)` and `run(args) -> exit code`, imported when typed."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from specd.cli.parser import Arguments, Parser
+
+
+class CommandModule(Protocol):
+    """What a command's module provides."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare the command's arguments and its help text."""
+
+    def run(self, args: Arguments) -> int:
+        """Do it. Returns the exit code; raises `UserError` for the user's mistakes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line of `specd --help`, and where its module is."""
+
+    summary: str
+    module: str
+
+    def load(self) -> CommandModule:
+        """Import the module: only of the command that was typed, so that the others cost nothing."""
+        return cast("CommandModule", import_module(self.module))
+
+
+COMMANDS: Final = {
+    "run": Command("serve the model until SIGTERM", "specd.cli.run"),
+    "check": Command("validate config and model without starting", "specd.cli.check"),
+    "schema": Command("print the JSON Schema of the config", "specd.cli.schema"),
+    "status": Command("one look at a running daemon", "specd.cli.status"),
+    "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
+    "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
+    "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
+    "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
+}
+
+NOT_BUILT: Final = {
+    "set": "edit the config file and run `specd reload --wait` instead",
+    "top": "run `specd status` instead",
+    "target": "change [model.target] and restart specd instead",
+    "draft": "specd drafts by prompt lookup or layer skip, see [model.draft]",
+    "alerts": "see specd_alerts in /metrics of the admin listener",
+    "calibrate": "set policy.draft_cost, policy.row_cost and [policy.load] by hand, after `specd bench`",
+    "simulate": "run `specd plan` for the formulas",
+    "replay": "alerts are decided in the running daemon only",
+}
+"""Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""

@@ -1,0 +1,68 @@
+"""`specd reload`: ask the running daemon to read its config again."""
+
+import sys
+from typing import Final
+
+from specd.cli.admin import Answer, add_admin_arguments, connect
+from specd.cli.parser import Arguments, Parser, describe
+from specd.config.reload import Change
+from specd.config.schema import Reload
+from specd.errors import UserError
+
+_PATIENCE: Final = 2.0
+_WAIT: Final = 120.0
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    describe(
+        parser,
+        """
+Ask the running daemon to read its config again. It validates everything first and keeps what
+it has on any fault. A refusal exits 2 and says why.""",
+        """
+        specd reload --wait                     print what changed
+        specd reload --admin unix:/run/specd/admin.sock""",
+    )
+    add_admin_arguments(parser)
+    parser.add_argument(
+        "--wait", action="store_true", help="wait until the daemon has taken it over, and print each change"
+    )
+
+
+def run(args: Arguments) -> int:
+    """Ask, and tell the outcome."""
+    try:
+        answer = connect(args).request("POST", "/admin/v1/reload", seconds=_WAIT if args.wait else _PATIENCE)
+    except TimeoutError:
+        return _still_busy(waited=args.wait)
+    if answer.status in {409, 422}:
+        raise UserError(answer.message)
+    if answer.status != 200:
+        print(f"the daemon failed: {answer.message}", file=sys.stderr)
+        return 1
+    _report(answer, detailed=args.wait)
+    return 0
+
+
+def _still_busy(*, waited: bool) -> int:
+    if waited:
+        print(f"the daemon has not finished the reload within {_WAIT:.0f} s; see its log", file=sys.stderr)
+        return 1
+    print("asked; the daemon is still at it, its log will tell (or use --wait)")
+    return 0
+
+
+def _report(answer: Answer, *, detailed: bool) -> None:
+    changes = [
+        Change(change["key"], change["old"], change["new"], Reload(change["kind"]))
+        for change in answer.body.get("changes", [])
+    ]
+    if not changes:
+        print("reloaded: nothing changed")
+    elif detailed:
+        print("\n".join(change.text() for change in changes))
+    else:
+        print(f"reloaded: {len(changes)} key{'s' if len(changes) > 1 else ''} changed")
+    for note in answer.body.get("notes", []):
+        print(note)

@@ -1,0 +1,100 @@
+"""What a reload changes, whether it may, and what of a config may be shown. Pure; the daemon acts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from specd.config.layers import Loaded
+from specd.config.paths import dotted, leaves, reload_kind
+from specd.config.schema import Config, Reload
+from specd.errors import ReloadRefusedError
+
+_HIDDEN: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key that differs. The values are as in JSON, with secrets hidden, so they may look equal."""
+
+    key: str
+    old: Any
+    new: Any
+    kind: Reload
+
+    def text(self) -> str:
+        """For the log: `policy.k_max: 8 -> 4 (hot)`."""
+        if self.old == self.new:
+            return f"{self.key}: changed in a hidden part ({self.kind})"
+        return f"{self.key}: {self.old} -> {self.new} ({self.kind})"
+
+
+def diff(old: Config, new: Config) -> tuple[Change, ...]:
+    """The keys whose values differ, in the order of the schema. An array is one value."""
+    before = dict(leaves(_plain(old)))
+    after = dict(leaves(_plain(new)))
+    return tuple(
+        Change(dotted(at), redacted(before[at]), redacted(after[at]), reload_kind(at))
+        for at in before
+        if before[at] != after[at]
+    )
+
+
+def plan_reload(old: Config, new: Config) -> tuple[Change, ...]:
+    """The changes to make. Raises `ReloadRefusedError` when one of them needs a new process."""
+    changes = diff(old, new)
+    refused = tuple(change.key for change in changes if change.kind is Reload.RESTART)
+    if refused:
+        raise ReloadRefusedError(refused)
+    return changes
+
+
+def ineffective(old: Loaded, new: Loaded) -> tuple[str, ...]:
+    """A sentence per key that the files now set differently in vain, since environment or a flag pins it."""
+    return tuple(
+        f"{key} was changed in a file, but {new.pinned[key]} pins it: change that and restart"
+        for key, value in new.shadowed.items()
+        if old.shadowed.get(key) != value
+    )
+
+
+def redacted_dump(loaded: Loaded) -> dict[str, Any]:
+    """For `GET /admin/v1/config`: the whole config, who pins which key, and the hash."""
+    return {
+        "config": redacted(_plain(loaded.config)),
+        "pinned": dict(loaded.pinned),
+        "files": [str(path) for path in loaded.files],
+        "hash": loaded.digest,
+    }
+
+
+def redacted(value: Any) -> Any:
+    """A JSON value with the userinfo and query of every URL in it hidden."""
+    match value:
+        case Mapping():
+            return {name: redacted(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [redacted(inner) for inner in value]
+        case str() if "://" in value:
+            return _redacted_url(value)
+        case _:
+            return value
+
+
+def _redacted_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return _HIDDEN
+    userinfo, at, host = parts.netloc.rpartition("@")
+    return SplitResult(
+        scheme=parts.scheme,
+        netloc=(_HIDDEN if userinfo else "") + at + host,
+        path=parts.path,
+        query=_HIDDEN if parts.query else "",
+        fragment=_HIDDEN if parts.fragment else "",
+    ).geturl()
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    return config.model_dump(mode="json", by_alias=True)
