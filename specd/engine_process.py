@@ -1,0 +1,105 @@
+"""One engine process: started with one end of a socket pair, spoken to in frames, ended for certain."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Final, Literal, Self
+
+import msgspec
+
+from engine.api import FromEngine, ToEngine
+from engine.wire import WireError, frame, read_from_engine
+
+_STDERR: Final = 2
+_READ_AHEAD: Final = 1 << 20
+
+
+class EngineGoneError(Exception):
+    """The engine closed its end of the socket ("exit"), or sent what is no message ("protocol")."""
+
+    def __init__(self, reason: Literal["exit", "protocol"], text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class EngineProcess:
+    """A running engine. Whoever starts one must `end` it, also when it has died by itself."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> Self:
+        """Run `command --fd N`.
+
+        It gets a session of its own, so that a Ctrl-C in the daemon's terminal reaches the daemon alone and
+        open requests can be drained.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    "--fd",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=_STDERR,
+                    start_new_session=True,
+                )
+            except BaseException:
+                writer.close()
+                raise
+        return cls(process, reader, writer)
+
+    @property
+    def pid(self) -> int:
+        """Of the engine process."""
+        return self._process.pid
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message; to an engine that has gone it is dropped, its end shows in `receive`."""
+        if not self._writer.is_closing():
+            self._writer.write(frame(message))
+
+    async def receive(self) -> FromEngine:
+        """The next message. Raises `EngineGoneError`."""
+        try:
+            return await read_from_engine(self._reader)
+        except (asyncio.IncompleteReadError, ConnectionError) as gone:
+            raise EngineGoneError("exit", "it closed the connection") from gone
+        except (WireError, msgspec.DecodeError) as nonsense:
+            raise EngineGoneError("protocol", f"it sent an unreadable message: {nonsense}") from nonsense
+
+    async def end(self, *, grace: float) -> str:
+        """Close the socket, which tells the engine to end; kill it if that takes more than `grace` seconds.
+
+        Returns how it ended, for people: "signal 9", "exit code 1".
+        """
+        self._writer.close()
+        try:
+            async with asyncio.timeout(grace):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        return ending(self._process.returncode or 0)
+
+    def kill(self) -> None:
+        """Signal 9, now."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGKILL)
+
+
+def ending(returncode: int) -> str:
+    """How a process ended, from the return code in subprocess' convention."""
+    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"

@@ -1,0 +1,208 @@
+"""The requests between a client and the engine.
+
+place      what a request takes on admission; there are `engine.max_running + server.max_queue` of them
+waiting    has a place and a prompt, the engine does not know it yet: an engine that dies does not hurt it
+submitted  the engine has it: an engine that dies takes it along
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from engine.api import Output, Request
+
+_RECENT: Final = 32
+_LONGEST_RETRY: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request gets no answer, or half of one, for a reason that is not in the request."""
+
+    message: str
+    code: str
+    retry_after: int | None = None
+
+
+class UnservedError(Exception):
+    """Carries the refusal to whoever speaks with the client."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def retry_after(finished: Sequence[float], oldest: float, now: float) -> int:
+    """Whole seconds until a place is likely to come free.
+
+    `finished` holds the times of recent completions, ascending; the mean gap between them, the one still open
+    included, is the estimate. Without any, nothing has finished for as long as the `oldest` request is here.
+    """
+    gap = (now - finished[0]) / len(finished) if finished else now - oldest
+    return min(max(1, math.ceil(gap)), _LONGEST_RETRY)
+
+
+class Flight:
+    """One request's place and, once submitted, its outputs. Use as a context: leaving it frees the place."""
+
+    def __init__(self, *, admitted: float, release: Callable[["Flight"], None]) -> None:
+        self.admitted = admitted
+        self.request: Request | None = None
+        self.done = False
+        self._release = release
+        # Bounded by the request's own max_tokens: every output but the last commits at least one token.
+        self._outputs: asyncio.Queue[Output | Refusal] = asyncio.Queue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release(self)
+
+    def put(self, output: Output | Refusal) -> None:
+        """Hand over the next output; a refusal or an output with `finish` is the last."""
+        self.done = isinstance(output, Refusal) or output.finish is not None
+        self._outputs.put_nowait(output)
+
+    async def next(self) -> Output:
+        """The next output. Raises `UnservedError` when there will be none. Cancelling loses nothing."""
+        output = await self._outputs.get()
+        if isinstance(output, Refusal):
+            raise UnservedError(output)
+        if output.finish == "error":
+            raise UnservedError(Refusal(output.error or "the engine gave this request up", "engine_error"))
+        return output
+
+    async def outputs(self) -> AsyncIterator[Output]:
+        """All of them, up to the one with `finish`."""
+        while True:
+            output = await self.next()
+            yield output
+            if output.finish is not None:
+                return
+
+
+class Flights:
+    """The table of all flights. Knows no engine: whoever owns one asks `to_submit` and feeds `deliver`.
+
+    Invariant: every flight with a request is either in the waiting line or in the submitted table or done.
+    """
+
+    def __init__(
+        self,
+        *,
+        places: Callable[[], int],
+        gate: Callable[[], Refusal | None],
+        window: int,
+        clock: Callable[[], float],
+        cancel: Callable[[str], None],
+    ) -> None:
+        """`gate` says why nobody is admitted now, if so; `window` bounds how many the engine holds at a time;
+        `cancel` is told the id of a submitted request that was left before its end.
+        """
+        self._places = places
+        self._gate = gate
+        self._window = window
+        self._clock = clock
+        self._cancel = cancel
+        self._all: set[Flight] = set()
+        self._waiting: deque[Flight] = deque()
+        self._submitted: dict[str, Flight] = {}
+        self._finished: deque[float] = deque(maxlen=_RECENT)
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that the engine does not know yet."""
+        return len(self._waiting)
+
+    def admit(self) -> Flight:
+        """A place for one more request. Raises `UnservedError` when there is none or the house is closed."""
+        closed = self._gate()
+        if closed is not None:
+            raise UnservedError(closed)
+        if len(self._all) >= self._places():
+            raise UnservedError(self._full())
+        flight = Flight(admitted=self._clock(), release=self._leave)
+        self._all.add(flight)
+        self._empty.clear()
+        return flight
+
+    def _full(self) -> Refusal:
+        oldest = min((flight.admitted for flight in self._all), default=self._clock())
+        return Refusal(
+            f"the queue is full: {len(self._all)} requests are running or waiting; try again later",
+            code="queue_full",
+            retry_after=retry_after(self._finished, oldest, self._clock()),
+        )
+
+    def queue(self, flight: Flight, request: Request) -> None:
+        """The flight has its prompt and may be submitted; one that was ended meanwhile is not."""
+        flight.request = request
+        if not flight.done:
+            self._waiting.append(flight)
+
+    def to_submit(self) -> Iterator[tuple[Request, float]]:
+        """Requests the engine may have now with the time of their admission, oldest first.
+
+        Each counts as submitted once it is yielded.
+        """
+        while self._waiting and len(self._submitted) < self._window:
+            flight = self._waiting.popleft()
+            assert flight.request is not None
+            self._submitted[flight.request.id] = flight
+            yield flight.request, flight.admitted
+
+    def deliver(self, output: Output) -> None:
+        """Pass an output on; those of requests that were left meanwhile are dropped."""
+        flight = self._submitted.get(output.id)
+        if flight is None:
+            return
+        flight.put(output)
+        if flight.done:
+            del self._submitted[output.id]
+
+    def lose_submitted(self, why: Refusal) -> int:
+        """The engine has gone: end what it held. Returns how many those were."""
+        lost = list(self._submitted.values())
+        self._submitted.clear()
+        for flight in lost:
+            flight.put(why)
+        return len(lost)
+
+    def lose_waiting(self, why: Refusal) -> None:
+        """End what the engine never got."""
+        lost = list(self._waiting)
+        self._waiting.clear()
+        for flight in lost:
+            flight.put(why)
+
+    def lose_all(self, why: Refusal) -> None:
+        """End every flight, those without a prompt included."""
+        for flight in self._all:
+            if not flight.done:
+                flight.put(why)
+        self._waiting.clear()
+        self._submitted.clear()
+
+    async def empty(self) -> None:
+        """Wait until the last one has left."""
+        await self._empty.wait()
+
+    def _leave(self, flight: Flight) -> None:
+        self._all.discard(flight)
+        if flight in self._waiting:
+            self._waiting.remove(flight)
+        if flight.request is not None and self._submitted.pop(flight.request.id, None) is not None:
+            self._cancel(flight.request.id)
+        if flight.done:
+            self._finished.append(self._clock())
+        if not self._all:
+            self._empty.set()
