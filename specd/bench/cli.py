@@ -1,0 +1,198 @@
+"""`specd bench`: load on an OpenAI-compatible server, and what it answered with."""
+
+import asyncio
+import json
+import os
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import httpx2
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from specd.bench import plot
+from specd.bench.client import Server, connect
+from specd.bench.load import closed_loop
+from specd.bench.prompts import MIXES, Prompt, prompts
+from specd.bench.report import Answered, Asked, document, table
+from specd.bench.sample import Level, Sample, Summary, summarize
+from specd.cli.parser import Arguments, Parser, describe
+from specd.errors import UserError
+
+_DEFAULT_URL = "http://127.0.0.1:8000"
+_INTERRUPTED = 130
+_WIDTH_WITHOUT_TERMINAL = 132  # a pipe would fold the table at 80
+
+
+@dataclass(slots=True)
+class _Run:
+    """What has been measured so far, of use after an interruption as well."""
+
+    asked: Asked
+    answered: Answered | None = None
+    levels: list[Level] = field(default_factory=list)
+
+    def summaries(self) -> list[Summary]:
+        return [summarize(level) for level in self.levels if level.samples]
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options of `specd bench`."""
+    describe(
+        parser,
+        "Load an OpenAI-compatible server: each client asks again when its last answer has ended.",
+        """
+        specd bench --concurrency 1,4,16 --mix copy,chat
+        specd bench --url https://llm.example/v1 --api-key-file key.txt --json out.json --plot out.png
+        """,
+    )
+    option = parser.add_argument
+    option(
+        "--url",
+        type=_url,
+        default=_DEFAULT_URL,
+        help="the server, with or without /v1 (default: %(default)s)",
+    )
+    option("--model", help="model to ask for (default: the first that the server lists)")
+    option("--concurrency", type=_counts, default=(1, 2, 4, 8), help="numbers of clients (default: 1,2,4,8)")
+    option("--mix", type=_mixes, default=("mixed",), help=f"some of {','.join(MIXES)} (default: mixed)")
+    option(
+        "--requests", type=_count, help="requests per number of clients (default: 3 per client, at least 12)"
+    )
+    option("--max-tokens", type=_count, default=128, help="new tokens of a request (default: %(default)s)")
+    option("--seed", type=int, default=0, help="order and numbering of the prompts (default: %(default)s)")
+    option("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    option("--plot", type=Path, metavar="FILE.png", help="write the result as a picture")
+    option("--api-key-file", type=Path, metavar="FILE", help="file with the bearer key")
+
+
+def run(args: Arguments) -> int:
+    """Measure, then print and write what was measured, after Ctrl-C as well."""
+    _require_writable(args)
+    key = _api_key(args.api_key_file)
+    measured = _Run(Asked(args.concurrency, args.mix, args.requests, args.max_tokens, args.seed))
+    interrupted = False
+    with _progress(measured.asked) as advance:
+        try:
+            asyncio.run(_measure(measured, args.url, key, args.model, advance))
+        except KeyboardInterrupt:
+            interrupted = True
+    _publish(measured, args, interrupted=interrupted)
+    return _INTERRUPTED if interrupted else 0
+
+
+async def _measure(
+    measured: _Run, url: str, key: str | None, model: str | None, advance: Callable[[Level], None]
+) -> None:
+    asked = measured.asked
+    async with connect(url, key, model, asked.max_tokens) as server:
+        measured.answered = Answered(server.model, server.dialect)
+        for mix in asked.mix:
+            endless = prompts(mix, asked.seed)
+            for concurrency in asked.concurrency:
+                level = Level(mix, concurrency)
+                measured.levels.append(level)
+                await _load(
+                    server, level, islice(endless, asked.requests_at(concurrency)), asked.max_tokens, advance
+                )
+
+
+async def _load(
+    server: Server, level: Level, asked: Iterator[Prompt], max_tokens: int, advance: Callable[[Level], None]
+) -> None:
+    def done(sample: Sample) -> None:
+        level.samples.append(sample)
+        advance(level)
+
+    await closed_loop(lambda prompt: server.ask(prompt, max_tokens), asked, level.concurrency, done)
+
+
+def _publish(measured: _Run, args: Arguments, *, interrupted: bool) -> None:
+    """Print and write. Raises UserError when nothing was measured."""
+    summaries = measured.summaries()
+    if measured.answered is None or not summaries:
+        raise UserError("Interrupted before the first request had ended: nothing was measured.")
+    Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL).print(table(summaries))
+    if args.json:
+        result = document(measured.asked, measured.answered, summaries, interrupted=interrupted)
+        args.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    if args.plot:
+        plot.plot(summaries, args.plot)
+    _explain_failures(summaries)
+
+
+def _explain_failures(summaries: list[Summary]) -> None:
+    """Say what went wrong; raises UserError when some level brought nothing but errors."""
+    for summary in summaries:
+        for message, count in summary.errors.items():
+            sys.stderr.write(f"{summary.mix}, {summary.concurrency} clients: {count} failed: {message}\n")
+    if hopeless := [s for s in summaries if s.failed == s.requests]:
+        where = ", ".join(f"{s.mix} with {s.concurrency} clients" for s in hopeless)
+        raise UserError(f"Not one request succeeded at {where}: see the reasons above.")
+
+
+@contextmanager
+def _progress(asked: Asked) -> Iterator[Callable[[Level], None]]:
+    """A bar over all requests, on stderr, that names the level at work."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        total = len(asked.mix) * sum(map(asked.requests_at, asked.concurrency))
+        task = progress.add_task("warm-up", total=total)
+
+        def advance(level: Level) -> None:
+            progress.update(task, advance=1, description=f"{level.mix}, {level.concurrency} clients")
+
+        yield advance
+
+
+def _require_writable(args: Arguments) -> None:
+    """Find out before the minutes of measuring, not after, that the result has nowhere to go."""
+    for path in filter(None, (args.json, args.plot)):
+        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+            raise UserError(f"{path} cannot be written: name a file in a directory that exists and is yours.")
+    if args.plot and (reason := plot.unavailable_reason(args.plot)):
+        raise UserError(reason)
+
+
+def _api_key(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        key = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api-key-file {path} cannot be read: {error}.") from error
+    if not key:
+        raise UserError(f"--api-key-file {path} is empty: put the key into it, or leave the option out.")
+    return key
+
+
+def _url(text: str) -> str:
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL as error:
+        raise ArgumentTypeError(f"{text!r} is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ArgumentTypeError(f"{text!r} is not an address such as {_DEFAULT_URL}")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part.strip()) for part in text.split(","))
+
+
+def _mixes(text: str) -> tuple[str, ...]:
+    mixes = tuple(part.strip() for part in text.split(","))
+    if unknown := [mix for mix in mixes if mix not in MIXES]:
+        raise ArgumentTypeError(f"{unknown[0]!r} is not a mix: there are {', '.join(MIXES)}")
+    return mixes

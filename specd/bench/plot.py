@@ -1,0 +1,52 @@
+"""Throughput and waiting time over concurrency, as a picture. Needs the extra `plot`."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from specd.bench.sample import Summary
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def unavailable_reason(path: Path) -> str | None:
+    """Why no picture can be drawn at this path, or None."""
+    if find_spec("matplotlib") is None:
+        return (
+            "--plot needs matplotlib, which is not installed: pip install 'specd-llm[plot]', or leave it out."
+        )
+    if path.suffix not in _SUFFIXES:
+        return f"--plot {path} does not say which kind of picture: end the name in {', '.join(_SUFFIXES)}."
+    return None
+
+
+def plot(summaries: Sequence[Summary], path: Path) -> None:
+    """Write the picture; its format follows from the name's ending."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra, and slow to import
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    throughput, latency = figure.subplots(1, 2)
+    for mix in dict.fromkeys(summary.mix for summary in summaries):
+        _draw(throughput, latency, mix, [s for s in summaries if s.mix == mix])
+    _label(throughput, "tokens per second, all clients")
+    _label(latency, "inter-token time, ms")
+    figure.savefig(path, dpi=150)
+
+
+def _draw(throughput: Any, latency: Any, mix: str, summaries: Sequence[Summary]) -> None:
+    throughput.plot(
+        [s.concurrency for s in summaries], [s.tokens_per_second for s in summaries], "o-", label=mix
+    )
+    told = [(s.concurrency, s.inter_token) for s in summaries if s.inter_token is not None]
+    for name, style in (("p50", "o-"), ("p99", "x--")):
+        values = [getattr(inter_token, name) * 1e3 for _, inter_token in told]
+        latency.plot([clients for clients, _ in told], values, style, label=f"{mix}, {name}")
+
+
+def _label(axes: Any, quantity: str) -> None:
+    axes.set_xlabel("concurrent clients")
+    axes.set_ylabel(quantity)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
