@@ -43,7 +43,7 @@ class LoadPolicy:
         else:
             self._cap = allowed
             self._clear()
-        return LoadLimit(self._cap, self._state(), self._text(running))
+        return LoadLimit(self._cap, self._state(), self._text(running, allowed))
 
     def _clear(self) -> None:
         self._waited = 0  # steps in a row that allowed more than the cap in force
@@ -60,16 +60,20 @@ class LoadPolicy:
         rules = self._settings
         if running > (rules.off_above if self._cap else rules.resume_at):
             return 0
-        return next((cap for up_to, cap in rules.table if running <= up_to), rules.table[-1][1])
+        return self._by_table(running)
+
+    def _by_table(self, running: int) -> int:
+        table = self._settings.table
+        return next((cap for up_to, cap in table if running <= up_to), table[-1][1])
 
     def _state(self) -> LoadState:
         if self._cap == 0:
             return LoadState.OFF
         return LoadState.FULL if self._cap >= self._k_max else LoadState.SHRUNK
 
-    def _text(self, running: int) -> str:
+    def _text(self, running: int, allowed: int) -> str:
         subject = "load cap" if self._cap else "load off"
-        if self._waited:
+        if allowed > self._cap:
             return f"{subject}: held for {self._settings.dwell_steps - self._waited} more steps"
         return f"{subject}: {self._why(running)}"
 
@@ -77,7 +81,7 @@ class LoadPolicy:
         rules = self._settings
         if running > rules.off_above:
             return f"{running} running > {rules.off_above}"
-        if not self._cap and running > rules.resume_at:
+        if not self._cap and self._by_table(running) > 0:
             return f"{running} running > {rules.resume_at}, where drafting resumes"
         passed = [up_to for up_to, _ in rules.table[:-1] if running > up_to]
         return f"{running} running > {passed[-1]}" if passed else f"{running} running <= {rules.table[0][0]}"

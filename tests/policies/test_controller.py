@@ -1,0 +1,206 @@
+"""Where k is chosen: the whole of it."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.base import Decision, LoadState, LoadView, Observation, Reason, RequestView
+from policies.controller import Controller
+from policies.settings import LoadSettings, PolicySettings
+
+ROOMY = LoadSettings(table=((1000, 16),), off_above=1000)
+
+
+def view(name="r", *, traffic_class="chat", remaining=1000, speculate=True, fixed_k=None):
+    return RequestView(name, traffic_class, "t", remaining, 100, speculate, fixed_k)
+
+
+def rounds(count, accepted, *, request="r", traffic_class="chat"):
+    """Rounds of 4 drafted tokens each."""
+    return [Observation(request, traffic_class, "ngram", 4, min(accepted + 1, 4), accepted)] * count
+
+
+def decide(controller, *requests, running=1):
+    return controller.decide(LoadView(running, 0, 0.5), requests)
+
+
+def only(controller, request, running=1):
+    (decision,) = decide(controller, request, running=running)
+    return decision
+
+
+views = st.builds(
+    view,
+    st.sampled_from("abcdef"),
+    traffic_class=st.sampled_from(["chat", "code"]),
+    remaining=st.integers(1, 20),
+    speculate=st.booleans(),
+    fixed_k=st.none() | st.integers(0, 16),
+)
+batches = st.lists(views, max_size=6, unique_by=lambda request: request.request)
+settings = st.builds(
+    PolicySettings,
+    kind=st.sampled_from(["ewma", "static", "off"]),
+    k_max=st.integers(0, 16),
+    static_k=st.integers(0, 16),
+    prior=st.floats(0, 1),
+    draft_cost=st.floats(0, 1),
+    probe_every=st.integers(1, 5),
+    probe_k=st.integers(1, 16),
+    load=st.just(LoadSettings(dwell_steps=2)),
+)
+
+
+@given(
+    settings, st.lists(st.tuples(st.integers(1, 48), batches), max_size=20), st.randoms(use_true_random=False)
+)
+def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
+    controller = Controller(rules)
+    for running, batch in steps:
+        decisions = decide(controller, *batch, running=running)
+        assert len(decisions) == len(batch)
+        cap = next((cap for up_to, cap in rules.load.table if running <= up_to), 0)
+        for request, decision in zip(batch, decisions, strict=True):
+            assert 0 <= decision.k <= min(rules.k_max, request.remaining_tokens - 1)
+            assert decision.k <= (16 if request.fixed_k is None else request.fixed_k)
+            assert decision.k == 0 or (request.speculate and rules.kind != "off")
+            under_load = controller.load_state is LoadState.OFF and decision.reason is Reason.PROBE
+            assert decision.k <= cap or under_load
+            assert decision.text
+        controller.observe(
+            [
+                Observation(
+                    request.request, request.traffic_class, "ngram", d.k, min(d.k, hit + 1), min(d.k, hit)
+                )
+                for request, d in zip(batch, decisions, strict=True)
+                for hit in [rng.randint(0, 16)]
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("rules", "request_view", "running", "expected"),
+    [
+        ({}, view(), 1, Decision(3, Reason.CLASS_PRIOR, "class acceptance 0.60: k = 3 is best")),
+        ({"prior": 0.02}, view(), 1, (0, Reason.LOW_ACCEPTANCE)),
+        ({}, view(speculate=False), 1, (0, Reason.REQUEST_OFF)),
+        ({}, view(fixed_k=3), 1, Decision(3, Reason.REQUEST_FIXED, "the request asked for k = 3")),
+        (
+            {},
+            view(fixed_k=9),
+            1,
+            Decision(8, Reason.REQUEST_FIXED, "the request asked for k = 9, k_max is 8"),
+        ),
+        ({}, view(fixed_k=3), 17, Decision(1, Reason.LOAD_CAP, "load cap: 17 running > 16")),
+        ({}, view(fixed_k=3), 33, Decision(0, Reason.LOAD_OFF, "load off: 33 running > 32")),
+        ({"kind": "static"}, view(), 1, (4, Reason.STATIC)),
+        ({"kind": "static"}, view(), 10, (2, Reason.LOAD_CAP)),
+        ({"kind": "static", "static_k": 0}, view(), 1, (0, Reason.STATIC)),
+        ({"kind": "off"}, view(), 1, Decision(0, Reason.DISABLED, 'disabled: kind = "off" by configuration')),
+        ({"kind": "off"}, view(fixed_k=3), 1, (0, Reason.DISABLED)),
+        ({"k_max": 0}, view(fixed_k=3), 1, (0, Reason.DISABLED)),
+        ({"kind": "off"}, view(speculate=False), 1, (0, Reason.REQUEST_OFF)),
+        (
+            {},
+            view(remaining=3),
+            1,
+            Decision(2, Reason.NO_ROOM, "no room: 3 tokens remain, one is the target's own"),
+        ),
+        ({}, view(remaining=1), 1, (0, Reason.NO_ROOM)),
+        ({}, view(remaining=3), 17, (1, Reason.LOAD_CAP)),
+    ],
+)
+def test_the_reason_names_what_settled_k_last(rules, request_view, running, expected):
+    decision = only(Controller(PolicySettings(**rules)), request_view, running)
+    assert expected in {decision, (decision.k, decision.reason)}
+
+
+def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
+    controller = Controller(PolicySettings(load=ROOMY))
+    controller.observe([*rounds(20, 4, request="good"), *rounds(20, 0, request="bad")])
+    good, bad, new = decide(controller, view("good"), view("bad"), view("new"))
+    assert (good.k, good.reason) == (8, Reason.ACCEPTANCE)
+    assert bad.k < new.k < good.k
+    assert new.reason is Reason.CLASS_PRIOR
+
+
+def test_a_request_of_a_hopeless_draft_ends_at_k_0():
+    controller = Controller(PolicySettings())
+    controller.observe(rounds(60, 0))
+    decision = only(controller, view())
+    assert (decision.k, decision.reason) == (0, Reason.LOW_ACCEPTANCE)
+    assert decision.text.endswith("a draft costs more than it brings")
+
+
+def test_learning_while_choosing_ends_near_the_best_k():
+    """The loop closes: k follows the estimate, and evidence follows k."""
+    rng = random.Random(5)
+    controller = Controller(PolicySettings(half_life=200.0, load=ROOMY))
+    chosen = []
+    for _ in range(600):
+        k = only(controller, view()).k
+        accepted = next((j for j in range(k) if rng.random() > 0.8), k)
+        controller.observe([Observation("r", "chat", "ngram", k, min(accepted + 1, k), accepted)])
+        chosen.append(k)
+    assert set(chosen[300:]) <= {6, 7, 8}
+    assert controller.class_acceptance()[0].acceptance == pytest.approx(0.8, abs=0.04)
+
+
+def test_a_load_ramp_of_1_to_48_to_1_shrinks_k_switches_it_off_and_brings_it_back():
+    controller = Controller(PolicySettings(probe_every=1000))
+    controller.observe(rounds(20, 4))
+    states, ks = [], []
+    for running in [*range(1, 49), *range(48, 0, -1), *[1] * 40]:
+        ks.append(only(controller, view(), running).k)
+        states.append(controller.load_state)
+    turns = [states[0]] + [after for before, after in pairwise(states) if before != after]
+    assert turns == [LoadState.FULL, LoadState.SHRUNK, LoadState.OFF, LoadState.SHRUNK, LoadState.FULL]
+    assert ks[0] == ks[-1] == 8
+    assert ks[:48] == sorted(ks[:48], reverse=True)
+    assert ks[47] == 0
+
+
+def test_a_reload_keeps_what_was_learned():
+    controller = Controller(PolicySettings())
+    controller.observe(rounds(20, 4))
+    learned = controller.class_acceptance()
+    controller.configure(PolicySettings(k_max=3))
+    assert controller.class_acceptance() == learned
+    assert (only(controller, view()).k, only(controller, view()).reason) == (3, Reason.ACCEPTANCE)
+
+
+def test_a_reload_keeps_the_load_state_until_its_dwell_is_over():
+    controller = Controller(PolicySettings())
+    only(controller, view(), running=40)
+    controller.configure(PolicySettings(load=ROOMY))
+    ks = [only(controller, view()).k for _ in range(ROOMY.dwell_steps)]
+    assert ks == [0] * (ROOMY.dwell_steps - 1) + [3]
+
+
+def test_a_kind_that_does_not_exist_is_refused_by_name_and_changes_nothing():
+    controller = Controller(PolicySettings())
+    before = only(controller, view())
+    with pytest.raises(ValueError, match='no policy kind "magic": choose one of ewma, static, off'):
+        controller.configure(replace(PolicySettings(), kind="magic", k_max=1))
+    assert only(controller, view()) == before
+
+
+def test_a_request_that_ended_leaves_nothing_but_what_its_class_learned():
+    controller = Controller(PolicySettings())
+    controller.observe(rounds(20, 4))
+    assert only(controller, view()).reason is Reason.ACCEPTANCE
+    controller.forget("r")
+    controller.forget("never seen")
+    assert only(controller, view()).reason is Reason.CLASS_PRIOR
+    (learned,) = controller.class_acceptance()
+    assert (learned.traffic_class, learned.proposer) == ("chat", "ngram")
+    assert learned.acceptance > 0.9
+    assert learned.examined > 50
+
+
+def test_before_the_first_step_the_load_allows_everything():
+    assert Controller(PolicySettings()).load_state is LoadState.FULL
