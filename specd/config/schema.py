@@ -232,6 +232,17 @@ class AlertsSection(Section):
             raise ValueError(f"receivers need different names, these are {names}")
         return self
 
+    @model_validator(mode="after")
+    def _unique_rules(self) -> Self:
+        watched = [(rule.name, rule.traffic_class, rule.severity) for rule in self.rules]
+        for name, traffic_class, severity in watched:
+            if watched.count((name, traffic_class, severity)) > 1:
+                raise ValueError(
+                    f'two rules {name} watch class "{traffic_class}" with severity "{severity}":'
+                    " keep one, or give them different severities"
+                )
+        return self
+
 
 class Config(Section):
     """The whole config."""

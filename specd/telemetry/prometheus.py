@@ -5,7 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -38,7 +38,8 @@ _STEP_BOUNDS: Final = (
     2.5,
 )
 _LENGTH_BOUNDS: Final = tuple(float(k) for k in range(MAX_POSITIONS + 1))
-_OUTCOMES: Final = ("delivered", "retried", "rejected", "gave_up")
+
+DeliveryOutcome = Literal["delivered", "retried", "rejected", "gave_up"]
 
 
 class Metrics:
@@ -135,10 +136,10 @@ class Metrics:
     def declare_receivers(self, names: Iterable[str]) -> None:
         """Start the delivery series of these receivers at 0; counts of earlier ones stay."""
         for name in names:
-            for outcome in _OUTCOMES:
+            for outcome in get_args(DeliveryOutcome):
                 self._deliveries[name, outcome] += 0
 
-    def webhook_outcome(self, receiver: str, outcome: str) -> None:
+    def webhook_outcome(self, receiver: str, outcome: DeliveryOutcome) -> None:
         """One attempt or delivery ended as delivered, retried, rejected or gave_up."""
         self._deliveries[receiver, outcome] += 1
 

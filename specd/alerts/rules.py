@@ -1,0 +1,161 @@
+"""What the rules say of the evidence, right now. Whether that is an alert is for `lifecycle` to decide.
+
+evidence   rounds whose first draft position was examined, by traffic class and time
+verdict    what a rule says of one class: breached, fine, or that there is too little evidence to say either
+
+A round that drafted nothing is no evidence. So a policy that turns drafting off neither raises an alert nor
+ends one: the evidence runs out and the verdict becomes NO_EVIDENCE.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from engine.api import Round
+from specd.config.schema import RuleSection
+
+
+class Verdict(Enum):
+    """What a rule says of one class."""
+
+    BREACHED = auto()
+    FINE = auto()
+    NO_EVIDENCE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The models that are served together."""
+
+    target_revision: str
+    draft_revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """First draft positions examined, and how many of them were accepted."""
+
+    examined: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule says of one class, and the numbers behind it."""
+
+    rule: RuleSection
+    labels: dict[str, str]
+    counts: Counts
+    verdict: Verdict
+
+    @property
+    def acceptance(self) -> float:
+        """NaN when nothing was examined."""
+        return self.counts.accepted / self.counts.examined if self.counts.examined else float("nan")
+
+
+class Evidence:
+    """Recent rounds by class; what is older than the horizon is dropped."""
+
+    _SLOT = 0.25
+
+    def __init__(self, horizon: float) -> None:
+        """`horizon`: seconds that are kept, at least the longest window of any rule."""
+        self.horizon = horizon
+        self._slots: dict[str, deque[list[float]]] = {}  # class -> [start, examined, accepted], oldest first
+
+    def observe(self, rounds: Iterable[Round], now: float) -> None:
+        """Take in one step's rounds."""
+        for one in rounds:
+            if one.examined:
+                slot = self._slot(one.traffic_class, now)
+                slot[1] += 1
+                slot[2] += one.accepted > 0
+
+    def _slot(self, traffic_class: str, now: float) -> list[float]:
+        slots = self._slots.setdefault(traffic_class, deque())
+        if not slots or not 0 <= now - slots[-1][0] < self._SLOT:
+            slots.append([now, 0, 0])
+            while slots[0][0] <= now - self.horizon:
+                slots.popleft()
+        return slots[-1]
+
+    def classes(self) -> list[str]:
+        """Every class that was ever examined, since the last `clear`."""
+        return list(self._slots)
+
+    def counts(self, traffic_class: str, window: float, now: float) -> Counts:
+        """What was examined in the last `window` seconds."""
+        recent = [slot for slot in self._slots.get(traffic_class, ()) if now - window < slot[0] <= now]
+        return Counts(
+            examined=int(sum(slot[1] for slot in recent)), accepted=int(sum(slot[2] for slot in recent))
+        )
+
+    def clear(self) -> None:
+        """Another pair is served: what was seen says nothing of it."""
+        self._slots.clear()
+
+
+def evaluate(rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float) -> list[Finding]:
+    """Every rule's word on every class it watches; no two findings have the same labels."""
+    return [
+        _finding(rule, traffic_class, evidence, pair, now)
+        for rule in rules
+        for traffic_class in _watched(rule, rules, evidence)
+    ]
+
+
+def watching(rules: Iterable[RuleSection], labels: dict[str, str]) -> RuleSection | None:
+    """The rule that findings with these labels come from, None when there is none any more."""
+    alike = [
+        rule for rule in rules if (rule.name, rule.severity) == (labels["alertname"], labels["severity"])
+    ]
+    by_class = {rule.traffic_class: rule for rule in alike}
+    return by_class.get(labels["class"], by_class.get("*"))
+
+
+def annotations(finding: Finding) -> dict[str, str]:
+    """The finding in sentences, with its numbers."""
+    rule, counts, labels = finding.rule, finding.counts, finding.labels
+    side = "under" if finding.verdict is Verdict.BREACHED else "not under"
+    return {
+        "summary": (
+            f"Acceptance of class {labels['class']} is {finding.acceptance:.2f},"
+            f" {side} the floor of {rule.below:g}"
+        ),
+        "description": (
+            f"{counts.accepted} of {counts.examined} examined drafts kept their first token in the last"
+            f" {rule.window_seconds:g} s (class {labels['class']}, target {labels['target_revision']}, draft"
+            f" {labels['draft_revision']}). The floor is {rule.below:g}, for {rule.for_seconds:g} s."
+        ),
+    }
+
+
+def _watched(rule: RuleSection, rules: Sequence[RuleSection], evidence: Evidence) -> Iterator[str]:
+    """A rule that names a class takes that class out of the "*" of the same name and severity."""
+    classes = evidence.classes() if rule.traffic_class == "*" else [rule.traffic_class]
+    for traffic_class in classes:
+        if watching(rules, _labels(rule, traffic_class, Pair("", ""))) is rule:
+            yield traffic_class
+
+
+def _finding(rule: RuleSection, traffic_class: str, evidence: Evidence, pair: Pair, now: float) -> Finding:
+    counts = evidence.counts(traffic_class, rule.window_seconds, now)
+    return Finding(rule, _labels(rule, traffic_class, pair), counts, _verdict(rule, counts))
+
+
+def _verdict(rule: RuleSection, counts: Counts) -> Verdict:
+    if counts.examined < rule.min_examined:
+        return Verdict.NO_EVIDENCE
+    return Verdict.BREACHED if counts.accepted < rule.below * counts.examined else Verdict.FINE
+
+
+def _labels(rule: RuleSection, traffic_class: str, pair: Pair) -> dict[str, str]:
+    return {
+        "alertname": rule.name,
+        "class": traffic_class,
+        "severity": rule.severity,
+        "target_revision": pair.target_revision,
+        "draft_revision": pair.draft_revision,
+    }
