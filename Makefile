@@ -1,0 +1,59 @@
+# The commands of this repository; `make` alone lists them.
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check bench demo clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo '  ARGS="..." is passed on by run, test and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
+
+run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
+	@$(VENV)/bin/specd models fetch demo
+	@exec $(VENV)/bin/specd run $(ARGS)
+
+test: $(VENV)/.dev  ## the whole test suite
+	@tests/real_programs.sh
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the docs
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(PY) -m pytest --quiet tests/test_docs.py
+
+bench: $(VENV)/.dev  ## measure this host, against transformers' own generate
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.run $(ARGS)
+
+demo:  ## a load ramp and a target update, watched
+	@echo 'make demo: not built yet in this version; "make run" serves, "specd bench" makes load.' >&2; exit 2
+
+clean:  ## remove what make and the tools wrote here; the model cache stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is as old as the last set-up that succeeded, so a second `make` does nothing here.
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'specd needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=python3.12 names another.' >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.python requirements/run.txt pyproject.toml
+	$(PIP) install -r requirements/run.txt
+	$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	$(PIP) install -r requirements/dev.txt
+	@touch $@
