@@ -36,7 +36,5 @@ def _plain(model: Any) -> Any:
 
 
 if __name__ == "__main__":
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
     logging.set_verbosity_error()
     dequantise(Path(sys.argv[1]), Path(sys.argv[2]))

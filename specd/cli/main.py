@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit code; argparse itself exits on bad usage and on `--help`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)
         return USER_MISTAKE
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
     except KeyboardInterrupt:
         return 130
+    return code
 
 
 def _dispatch(arguments: list[str]) -> int:

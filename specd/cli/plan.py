@@ -1,6 +1,9 @@
 """`specd plan`: the formulas, as a table."""
 
 import argparse
+import contextlib
+from collections.abc import Callable
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
@@ -8,7 +11,7 @@ from rich.table import Table
 from policies.plan import best_k, expected_tokens, speedup
 from specd.cli.parser import Arguments, Parser, describe
 
-_K_LIMIT = 16
+_K_LIMIT: Final = 16
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,11 +26,13 @@ to a step, in plain decode steps: drafting it and verifying its row.""",
         specd plan --acceptance 0.8 --cost 0.08
         specd plan --acceptance 0.4 --cost 0.3 --k-max 4""",
     )
-    parser.add_argument("--acceptance", type=_share, required=True, metavar="A", help="0 to 1")
+    parser.add_argument("--acceptance", type=_number(float, 0, 1), required=True, metavar="A", help="0 to 1")
     parser.add_argument(
-        "--cost", type=_cost, required=True, metavar="C", help="plain decode steps, at least 0"
+        "--cost", type=_number(float, 0, 100), required=True, metavar="C", help="plain decode steps, 0 to 100"
     )
-    parser.add_argument("--k-max", type=_length, default=8, metavar="N", help=f"1 to {_K_LIMIT}, default 8")
+    parser.add_argument(
+        "--k-max", type=_number(int, 1, _K_LIMIT), default=8, metavar="N", help=f"1 to {_K_LIMIT}, default 8"
+    )
 
 
 def run(args: Arguments) -> int:
@@ -43,22 +48,15 @@ def run(args: Arguments) -> int:
     return 0
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
+def _number(kind: type[float], low: float, high: float) -> Callable[[str], float]:
+    """A parser for argparse that says what would be right."""
 
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if low <= value <= high:
+                return value
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
 
-def _cost(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
-    return value
-
-
-def _length(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= _K_LIMIT:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_K_LIMIT}")
-    return value
+    return parse

@@ -8,6 +8,7 @@ models/demo.lock         held by who builds
 
 import contextlib
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -143,7 +144,8 @@ def _locked(path: Path, say: Say) -> Iterator[None]:
 
 
 def _run(command: list[str], failure: str) -> None:
-    """Run with all output on stderr, since stdout is for answers."""
-    done = subprocess.run(command, check=False, stdout=sys.stderr)  # noqa: S603  our own arguments
+    """Run with all output on stderr, since stdout is for answers; bars only where someone watches."""
+    quiet = {} if sys.stderr.isatty() else {"TQDM_DISABLE": "1"}
+    done = subprocess.run(command, check=False, stdout=sys.stderr, env=os.environ | quiet)  # noqa: S603  our arguments
     if done.returncode != 0:
         raise FetchError(failure)
