@@ -1,0 +1,147 @@
+"""The state machine that decides alerts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specd.alerts.lifecycle import Lifecycle, State, fingerprint
+from specd.alerts.rules import Counts, Finding, Verdict
+from specd.config.schema import RuleSection
+
+COUNTS = {Verdict.BREACHED: Counts(100, 1), Verdict.FINE: Counts(100, 90), Verdict.NO_EVIDENCE: Counts(0, 0)}
+
+
+def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0):
+    labels = {"alertname": "SpecdAcceptanceCollapse", "class": traffic_class, "severity": "warning"}
+    labels |= {"target_revision": "t1", "draft_revision": "d1"}
+    return Finding(RuleSection(below=0.2, for_seconds=for_seconds), labels, COUNTS[verdict], verdict)
+
+
+def run(lifecycle, verdicts, *, start=0.0, step=1.0):
+    """One evaluation per `step` seconds; the states that were announced, with their times."""
+    times = [start + step * number for number in range(len(verdicts))]
+    return [
+        (alert.state, now)
+        for verdict, now in zip(verdicts, times, strict=True)
+        for alert in lifecycle.step([a_finding(verdict)], now)
+    ]
+
+
+B, F, N = Verdict.BREACHED, Verdict.FINE, Verdict.NO_EVIDENCE
+
+histories = st.lists(
+    st.tuples(st.sampled_from(Verdict), st.sampled_from(["chat", "code"]), st.floats(0.0, 8.0)), max_size=60
+)
+
+
+def play(history):
+    """Feed a history of (verdict, class, pause before it); yields (now, verdict, class, changes, open)."""
+    lifecycle, now = Lifecycle(), 0.0
+    for verdict, traffic_class, pause in history:
+        now += pause
+        changes = lifecycle.step([a_finding(verdict, traffic_class=traffic_class)], now)
+        yield now, verdict, traffic_class, changes, lifecycle.open()
+
+
+@given(histories)
+def test_there_is_at_most_one_open_alert_per_fingerprint(history):
+    """Whatever happens, open alerts have different fingerprints, and those are of their labels."""
+    for _, _, _, _, open_alerts in play(history):
+        prints = [alert.fingerprint for alert in open_alerts]
+        assert len(set(prints)) == len(prints)
+        assert prints == [fingerprint(alert.labels) for alert in open_alerts]
+
+
+@given(histories)
+def test_firing_and_resolved_take_turns(history):
+    """Of each fingerprint, the told states are firing, resolved, firing, … and begin with firing."""
+    told = {}
+    for _, _, _, changes, _ in play(history):
+        for alert in changes:
+            if alert.state is not State.PENDING:
+                told.setdefault(alert.fingerprint, []).append(alert.state)
+    for states in told.values():
+        assert states == [State.FIRING, State.RESOLVED] * (len(states) // 2) + [State.FIRING] * (
+            len(states) % 2
+        )
+
+
+@given(histories)
+def test_nothing_fires_before_it_was_breached_for_long_enough(history):
+    """When an alert fires, the unbroken breaches since it began cover `for_seconds`."""
+    covered, last = {}, {}
+    for now, verdict, traffic_class, changes, _ in play(history):
+        if verdict is B:
+            previous = last.get(traffic_class)
+            covered[traffic_class] = covered.get(traffic_class, 0.0) + (
+                0 if previous is None else now - previous
+            )
+        if verdict is F:
+            covered[traffic_class] = 0.0
+        last[traffic_class] = now if verdict is B else None
+        for alert in changes:
+            assert (alert.state is State.FIRING) <= (covered[traffic_class] >= 10.0 - 1e-9)
+
+
+@given(histories, st.floats(0.0, 1e6))
+def test_no_evidence_changes_nothing(history, pause):
+    """However long it lasts, no evidence announces nothing and leaves every open alert as it is."""
+    lifecycle, now = Lifecycle(), 0.0
+    for verdict, traffic_class, gap in history:
+        now += gap
+        lifecycle.step([a_finding(verdict, traffic_class=traffic_class)], now)
+    before = lifecycle.open()
+    assert lifecycle.step([a_finding(N), a_finding(N, traffic_class="code")], now + pause) == []
+    assert lifecycle.open() == before
+
+
+def test_the_life_of_an_alert():
+    """Pending at the first breach, firing after `for_seconds`, resolved at the first good word."""
+    told = run(Lifecycle(), [F, *[B] * 15, F, F])
+    assert told == [(State.PENDING, 1.0), (State.FIRING, 11.0), (State.RESOLVED, 16.0)]
+
+
+def test_a_pending_alert_that_recovers_ends_without_a_word():
+    """Nobody was told of it, so nobody is told that it is over."""
+    lifecycle = Lifecycle()
+    assert run(lifecycle, [B, B, F, B, F]) == [(State.PENDING, 0.0), (State.PENDING, 3.0)]
+    assert lifecycle.open() == []
+
+
+def test_time_without_evidence_does_not_count_towards_for_seconds():
+    """Six seconds of breach, a long silence, then four more: fires only after the four."""
+    told = run(Lifecycle(), [*[B] * 7, *[N] * 100, *[B] * 6])
+    assert told == [(State.PENDING, 0.0), (State.FIRING, 111.0)]
+
+
+def test_drafting_turned_off_neither_fires_nor_resolves():
+    """A firing alert outlives the silence and is resolved by evidence alone."""
+    told = run(Lifecycle(), [*[B] * 11, *[N] * 500, F])
+    assert told == [(State.PENDING, 0.0), (State.FIRING, 10.0), (State.RESOLVED, 511.0)]
+
+
+def test_without_a_for_time_the_first_breach_fires():
+    """`for_seconds = 0` skips pending."""
+    [alert] = Lifecycle().step([a_finding(B, for_seconds=0.0)], 5.0)
+    assert (alert.state, alert.starts_at, alert.ends_at) == (State.FIRING, 5.0, None)
+
+
+def test_an_alert_resolves_with_its_times_and_the_numbers_of_today():
+    """Start is when it fired, end is now, and the text says how good it is again."""
+    lifecycle = Lifecycle()
+    lifecycle.step([a_finding(B, for_seconds=0.0)], 5.0)
+    [alert] = lifecycle.step([a_finding(F)], 9.0)
+    assert (alert.state, alert.starts_at, alert.ends_at) == (State.RESOLVED, 5.0, 9.0)
+    assert "0.90, not under the floor" in alert.annotations["summary"]
+    assert alert.annotations["resolution"]
+
+
+def test_alerts_can_be_ended_from_outside():
+    """A firing one is announced as resolved with the reason, a pending one just goes; others stay."""
+    lifecycle = Lifecycle()
+    lifecycle.step([a_finding(B, for_seconds=0.0), a_finding(B, traffic_class="code")], 1.0)
+    lifecycle.step([a_finding(B, traffic_class="math", for_seconds=0.0)], 1.0)
+    gone = lifecycle.end(lambda alert: None if alert.labels["class"] == "math" else "the rule is gone", 2.0)
+    assert [(one.labels["class"], one.state, one.annotations["resolution"]) for one in gone] == [
+        ("chat", State.RESOLVED, "the rule is gone")
+    ]
+    assert [one.labels["class"] for one in lifecycle.open()] == ["math"]

@@ -1,0 +1,246 @@
+"""The alarm as a whole: from engine steps to a verified webhook, and what a reload does to it."""
+
+import base64
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from engine.api import KVUsage, PhaseSeconds, Round, StepReport
+from policies.base import LoadState
+from specd.alerts.lifecycle import State
+from specd.alerts.manager import AlertManager
+from specd.config.schema import AlertsSection, ReceiverSection, RuleSection
+from specd.errors import UserError
+from specd.telemetry.prometheus import Metrics
+from tests.daemon.alert_receiver import Answer, alert_receiver
+from tests.daemon.conftest import until
+
+SECRET = "whsec_" + base64.b64encode(b"a key of at least 24 bytes").decode()
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1764430000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Told:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self):
+        self.alerts = []
+
+    def put(self, alert):
+        self.alerts.append(alert)
+
+    def configure(self, receivers):
+        if any(receiver.name == "bad" for receiver in receivers):
+            raise UserError("receiver bad: cannot be used")
+
+    async def aclose(self, grace):
+        pass
+
+    def states(self):
+        return [alert.state for alert in self.alerts]
+
+
+def a_step(accepted, *, drafted=4, traffic_class="chat", count=1):
+    """A step of `count` rounds that each kept `accepted` tokens of `drafted`."""
+    examined = min(accepted + 1, drafted)
+    one = Round("r", traffic_class, "ngram", drafted, drafted, examined, accepted, "acceptance", "")
+    return StepReport(
+        step=1,
+        phases=PhaseSeconds(0, 0, 0, 0),
+        rows=1,
+        prefill_rows=0,
+        running=1,
+        waiting=0,
+        committed=1,
+        kv=KVUsage(1, 1),
+        load_state=LoadState.FULL,
+        rounds=[one] * count,
+        outputs=[],
+    )
+
+
+def a_rule(**keys):
+    return RuleSection(**{"below": 0.5, "for_seconds": 3.0, "window_seconds": 5.0, "min_examined": 4, **keys})
+
+
+def alerts_metric(metrics):
+    return {
+        sample.labels["state"]: int(sample.value)
+        for family in text_string_to_metric_families(metrics.render().decode())
+        if family.name == "specd_alerts"
+        for sample in family.samples
+    }
+
+
+class Rig:
+    """A manager on a clock of our own, with an outbox that keeps what it is told."""
+
+    def __init__(self, *rules):
+        self.clock, self.told, self.metrics = Clock(), Told(), Metrics(version="1")
+        self.manager = AlertManager(AlertsSection(rules=rules), self.metrics, self.clock, self.told)
+        self.manager.set_identity("t1", "d1")
+
+    def seconds(self, number, **step):
+        """That many seconds of traffic, four rounds and one tick in each."""
+        for _ in range(number):
+            self.clock.now += 1.0
+            self.manager.observe(a_step(count=4, **step))
+            self.manager.tick(self.clock.now)
+
+
+def test_a_collapse_is_told_once_and_its_end_once():
+    """Firing after the for-time, resolved once the window is good again, with the labels of the pair."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    [alert] = rig.told.alerts
+    assert alert.state is State.FIRING
+    assert alert.labels == {
+        "alertname": "SpecdAcceptanceCollapse",
+        "class": "chat",
+        "severity": "warning",
+        "target_revision": "t1",
+        "draft_revision": "d1",
+    }
+    rig.seconds(10, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    assert rig.told.alerts[1].fingerprint == alert.fingerprint
+
+
+def test_drafting_that_is_turned_off_neither_fires_nor_resolves():
+    """While nothing is drafted the open alert stays; the next evidence decides."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    rig.seconds(200, accepted=0, drafted=0)
+    assert rig.told.states() == [State.FIRING]
+    rig.seconds(10, accepted=3)
+    rig.seconds(200, accepted=0, drafted=0)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_the_metric_and_the_snapshot_follow_the_alert():
+    """Both series exist from the start; a resolved alert is still shown, but not counted as open."""
+    rig = Rig(a_rule())
+    assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 0}
+    rig.seconds(1, accepted=0)
+    assert alerts_metric(rig.metrics) == {"pending": 1, "firing": 0}
+    rig.seconds(5, accepted=0)
+    assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 1}
+    [shown] = rig.manager.snapshot()
+    assert (shown["name"], shown["state"], shown["endsAt"]) == ("SpecdAcceptanceCollapse", "firing", None)
+    rig.seconds(10, accepted=3)
+    assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 0}
+    assert [one["state"] for one in rig.manager.snapshot()] == ["resolved"]
+
+
+def test_a_rule_that_disappears_resolves_its_alerts():
+    """Only those that no remaining rule watches."""
+    rig = Rig(a_rule(), a_rule(severity="critical"))
+    rig.seconds(10, accepted=0)
+    rig.manager.configure(AlertsSection(rules=(a_rule(severity="critical"),)))
+    assert [(one.state, one.labels["severity"]) for one in rig.told.alerts[2:]] == [
+        (State.RESOLVED, "warning")
+    ]
+    assert rig.told.alerts[2].annotations["resolution"] == "no rule watches this any more"
+
+
+def test_a_rule_that_is_changed_keeps_its_alert():
+    """A new floor decides from the next tick on, about the same alert."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    rig.manager.configure(AlertsSection(rules=(a_rule(below=0.6, traffic_class="chat"),)))
+    rig.seconds(5, accepted=0)
+    assert rig.told.states() == [State.FIRING]
+    assert "floor of 0.6" in rig.manager.snapshot()[0]["annotations"]["summary"]
+
+
+def test_a_longer_window_keeps_more_from_the_reload_on():
+    """The horizon of the evidence follows the rules."""
+    rig = Rig(a_rule())
+    rig.manager.configure(AlertsSection(rules=(a_rule(window_seconds=100.0, min_examined=200),)))
+    rig.seconds(60, accepted=0)
+    assert rig.told.states() == [State.FIRING]
+
+
+def test_another_pair_of_revisions_ends_the_alerts_of_the_old_one():
+    """What was seen of the old pair says nothing of the new one, whose alerts have their own labels."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    rig.manager.set_identity("t1", "d1")
+    assert rig.told.states() == [State.FIRING]
+    rig.manager.set_identity("t2", "d1")
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    rig.manager.tick(rig.clock.now)
+    assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 0}
+    rig.seconds(10, accepted=0)
+    assert rig.told.alerts[2].labels["target_revision"] == "t2"
+
+
+def test_a_reload_that_cannot_be_used_changes_no_rule():
+    """The receivers are refused first."""
+    rig = Rig(a_rule())
+    with pytest.raises(UserError, match="receiver bad"):
+        rig.manager.configure(
+            AlertsSection(rules=(), receivers=(ReceiverSection(name="bad", url="http://127.0.0.1"),))
+        )
+    rig.seconds(10, accepted=0)
+    assert rig.told.states() == [State.FIRING]
+
+
+async def test_a_tick_that_fails_does_not_end_the_alarm(caplog):
+    """The fault is logged with its traceback, and the task lives on."""
+    rig = Rig(a_rule(for_seconds=0.0))
+    times = iter([ZeroDivisionError("boom")])
+
+    def clock():
+        for error in times:
+            raise error
+        return 5.0
+
+    rig.manager._clock = clock
+    rig.manager.start()
+    await until(lambda: "boom" in caplog.text)
+    assert not rig.manager._task.done()
+    await rig.manager.aclose(1)
+    assert rig.manager._task.cancelled()
+
+
+async def test_from_a_collapse_to_a_verified_webhook(tmp_path, caplog):
+    """A receiver that first says 503 gets the same signed message again, and then its end."""
+    caplog.set_level(logging.DEBUG)
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    metrics = Metrics(version="1")
+    async with alert_receiver() as receiver:
+        receiver.answers.append(Answer(503, {"retry-after": "0"}))
+        rule = a_rule(for_seconds=0.0, window_seconds=0.5)
+        section = ReceiverSection(name="ops", url=receiver.url, secret_file=secret)
+        manager = AlertManager(AlertsSection(rules=(rule,), receivers=(section,)), metrics)
+        manager.set_identity("t1", "d1")
+        manager.observe(a_step(0, count=20))
+        manager.start()
+        await until(lambda: len(receiver.received) == 2)
+        await until(lambda: b'outcome="delivered",receiver="ops"} 1.0' in metrics.render())
+
+        def is_over():
+            manager.observe(a_step(3, count=20))
+            return len(receiver.received) == 3
+
+        await until(is_over)
+        await manager.aclose(5)
+    first, again, end = receiver.received
+    assert first.headers["webhook-id"] == again.headers["webhook-id"] != end.headers["webhook-id"]
+    assert first.verified(SECRET) == again.verified(SECRET)
+    message = again.verified(SECRET)
+    assert (message["version"], message["status"], message["receiver"]) == ("4", "firing", "ops")
+    assert message["commonLabels"]["target_revision"] == "t1"
+    assert "0 of 20" in message["commonAnnotations"]["description"]
+    assert end.verified(SECRET)["status"] == "resolved"
+    assert end.verified(SECRET)["alerts"][0]["fingerprint"] == message["alerts"][0]["fingerprint"]
+    assert SECRET.removeprefix("whsec_") not in caplog.text
