@@ -26,7 +26,7 @@ from specd.errors import UserError
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _INTERRUPTED = 130
-_WIDTH_WITHOUT_TERMINAL = 132  # a pipe would fold the table at 80
+_TABLE_WIDTH = 112  # in less, digits would be cut off; a narrow terminal wraps the lines instead
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def _publish(measured: _Run, args: Arguments, *, interrupted: bool) -> None:
     summaries = measured.summaries()
     if measured.answered is None or not summaries:
         raise UserError("Interrupted before the first request had ended: nothing was measured.")
-    Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL).print(table(summaries))
+    Console(width=max(Console().width, _TABLE_WIDTH)).print(table(summaries))
     if args.json:
         result = document(measured.asked, measured.answered, summaries, interrupted=interrupted)
         args.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")

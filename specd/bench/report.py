@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from specd.bench.client import Dialect
@@ -17,16 +18,16 @@ _COLUMNS = (
     "mix",
     "clients",
     "requests",
-    "errors",
-    "tokens/s",
-    "TTFT ms p50",
-    "p95",
-    "inter-token ms p50",
-    "p95",
-    "p99",
-    "ms/token",
-    "acceptance",
-    "tokens/round",
+    "failed",
+    "tokens\nper s",
+    "TTFT\np50 ms",
+    "\np95",
+    "inter-token\np50 ms",
+    "\np95",
+    "\np99",
+    "ms per\ntoken",
+    "accept-\nance",
+    "tokens\na round",
 )
 
 
@@ -64,7 +65,7 @@ class Answered:
 
 def table(summaries: Sequence[Summary]) -> Table:
     """One line per mix and concurrency."""
-    result = Table()
+    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
         result.add_column(column, justify="left" if column == "mix" else "right")
     for summary in summaries:
