@@ -1,0 +1,232 @@
+"""The layers of the config, and the line that each fault becomes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specd.config.layers import Loaded, load, salvage_admin
+from specd.config.paths import known_keys, reload_kind
+from specd.errors import ConfigError
+
+Load = Callable[..., Loaded]
+
+
+@pytest.fixture
+def main(tmp_path: Path) -> Path:
+    return tmp_path / "specd.toml"
+
+
+@pytest.fixture
+def load_text(main: Path) -> Load:
+    def load_it(
+        text: str = "", env: dict[str, str] | None = None, flags: dict[str, str] | None = None
+    ) -> Loaded:
+        main.write_text(text)
+        return load(main, env=env or {}, flags=flags or {})
+
+    return load_it
+
+
+def faults(attempt: Callable[[], object], directory: Path) -> list[str]:
+    """The faults, with file names made short."""
+    with pytest.raises(ConfigError) as caught:
+        attempt()
+    return [fault.replace(f"{directory}/", "") for fault in caught.value.faults]
+
+
+def test_later_layers_win(main: Path, load_text: Load) -> None:
+    """Test that conf.d in name order beats the file, the environment beats both, and flags beat all."""
+    conf_d = main.parent / "conf.d"
+    conf_d.mkdir()
+    (conf_d / "20.toml").write_text("[policy]\nprobe_k = 3\nhalf_life = 3.0\n")
+    (conf_d / "10.toml").write_text("[policy]\nprobe_k = 2\nk_max = 2\nhalf_life = 2.0\nprior = 0.2\n")
+    loaded = load_text(
+        "[policy]\nprobe_k = 1\nk_max = 1\nhalf_life = 1.0\nprior = 0.1\nstatic_k = 1\n",
+        env={"SPECD_POLICY__HALF_LIFE": "4", "SPECD_POLICY__PROBE_K": "4"},
+        flags={"policy.probe_k": "5"},
+    )
+    policy = loaded.config.policy
+    assert (policy.static_k, policy.k_max, policy.prior) == (1, 2, 0.2)
+    assert (policy.half_life, policy.probe_k) == (4.0, 5)
+    assert [path.name for path in loaded.files] == ["specd.toml", "10.toml", "20.toml"]
+
+
+def test_pinned_keys_say_by_whom_and_what_they_hide(load_text: Load) -> None:
+    """Test that what environment and flags set is listed as pinned, with the file's value beneath it."""
+    loaded = load_text(
+        "[policy]\nk_max = 2\n",
+        env={"SPECD_POLICY__K_MAX": "4", "SPECD_ADMIN__LISTEN": "unix:/a"},
+        flags={"policy.prior": "0.5"},
+    )
+    assert loaded.pinned == {
+        "policy.k_max": "SPECD_POLICY__K_MAX",
+        "admin.listen": "SPECD_ADMIN__LISTEN",
+        "policy.prior": "--set",
+    }
+    assert loaded.shadowed == {"policy.k_max": 2}
+
+
+def test_hash_follows_the_effective_config(load_text: Load) -> None:
+    """Test that the hash depends on the values in force and not on which layer says them."""
+    by_file = load_text("[policy]\nk_max = 4\n").digest
+    assert by_file == load_text("", env={"SPECD_POLICY__K_MAX": "4"}).digest
+    assert by_file != load_text("").digest
+
+
+def test_again_reads_the_same_places(main: Path, load_text: Load) -> None:
+    """Test that `again` sees an edited file under the same environment."""
+    loaded = load_text("[policy]\nk_max = 2\n", env={"SPECD_POLICY__PRIOR": "0.25"})
+    main.write_text("[policy]\nk_max = 3\nprior = 0.75\n")
+    policy = loaded.again().config.policy
+    assert (policy.k_max, policy.prior) == (3, 0.25)
+
+
+def test_environment_values_take_the_type_of_their_key(load_text: Load) -> None:
+    """Test that numbers, booleans, paths, text of digits and arrays arrive as what the schema wants."""
+    config = load_text(
+        env={
+            "SPECD_MODEL__TARGET__PATH": "123",
+            "SPECD_MODEL__DRAFT__SKIP_LAYERS": "[1, 2]",
+            "SPECD_ADMIN__TOKEN_FILE": "/token",
+            "SPECD_ALERTS__RULES": '[{"class": "code", "below": 0.3}]',
+        }
+    ).config
+    assert config.model.target.path == "123"
+    assert config.model.draft.skip_layers == (1, 2)
+    assert config.admin.token_file == Path("/token")
+    assert config.alerts.rules[0].traffic_class == "code"
+
+
+def test_reserved_environment_is_no_config(load_text: Load) -> None:
+    """Test that the process's own SPECD_CACHE_DIR is not taken for a key."""
+    assert load_text(env={"SPECD_CACHE_DIR": "/var/cache/specd"}).pinned == {}
+
+
+def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
+    """Test that a config that was asked for by name never silently becomes the defaults."""
+    assert faults(lambda: load(main, env={}), main.parent) == [
+        "specd.toml: there is no such file; name one that exists, or none for the defaults"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[policy]\nk_maxx = 3", "policy.k_maxx: unknown key; did you mean policy.k_max?"),
+        ("[polcy]", "polcy: unknown key; did you mean policy?"),
+        ("[policy]\noff_above = 3", "policy.off_above: unknown key; did you mean policy.load.off_above?"),
+        (
+            "[model.target]\nzzz = 1",
+            "model.target.zzz: unknown key; model.target has path, name, dtype, revision",
+        ),
+        ("[policy]\nk_max = 'four'", "policy.k_max: must be a whole number, not this text"),
+        ("[policy]\nk_max = '4'", "policy.k_max: must be a whole number, not this text"),
+        ("[policy]\nk_max = true", "policy.k_max: must be a whole number, not true"),
+        ("[policy]\nk_max = 99", "policy.k_max: must be less than or equal to 16, not 99"),
+        ("policy = 3", "policy: must be a table, not 3"),
+        ("[policy]\nkind = 'best'", "policy.kind: must be 'ewma', 'static' or 'off', not this text"),
+        (
+            "[[alerts.rules]]\nbelwo = 0.1\nbelow = 0.1",
+            "alerts.rules[0].belwo: unknown key; did you mean alerts.rules[0].below?",
+        ),
+        ("[[alerts.rules]]\nclass = 'a'", "alerts.rules[0].below: is required"),
+        ("[mqtt]\nhost = 'a'", "[mqtt] is not built yet in this version; remove it"),
+        (
+            "[policy]\nkind = 'static'\nk_max = 2\nstatic_k = 3",
+            "policy: static_k = 3 is above k_max = 2: raise k_max or lower static_k",
+        ),
+        ("[policy\n", "not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 8)"),
+    ],
+)
+def test_each_fault_is_one_line(text: str, line: str, main: Path, load_text: Load) -> None:
+    """Test that a fault names its file, its key and what is right."""
+    assert faults(lambda: load_text(text), main.parent) == [f"specd.toml: {line}"]
+
+
+def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
+    """Test that unknown keys, wrong types and parts that are not built come together."""
+    found = faults(lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[store]\n"), main.parent)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        ({"SPECD_POLICYY__K": "1"}, "SPECD_POLICYY__K: policyy: unknown key; did you mean policy?"),
+        (
+            {"SPECD_POLICY__K_MAXX": "1"},
+            "SPECD_POLICY__K_MAXX: policy.k_maxx: unknown key; did you mean policy.k_max?",
+        ),
+        (
+            {"SPECD_POLICY__K_MAX": "x"},
+            "SPECD_POLICY__K_MAX: policy.k_max: must be a whole number, not this text",
+        ),
+        (
+            {"SPECD_POLICY__K_MAX": ""},
+            "SPECD_POLICY__K_MAX: policy.k_max: must be a whole number, not this text",
+        ),
+        ({"SPECD_MQTT__HOST": "a"}, "SPECD_MQTT__HOST: [mqtt] is not built yet in this version; remove it"),
+        (
+            {"SPECD_POLICY__LOAD__TABLE": "[[1, 2]"},
+            (
+                "SPECD_POLICY__LOAD__TABLE: policy.load.table: must be JSON here,"
+                ' such as [[2, 8]] or [{"below": 0.2}]'
+            ),
+        ),
+    ],
+)
+def test_faults_of_the_environment_name_the_variable(
+    env: dict[str, str], line: str, main: Path, load_text: Load
+) -> None:
+    """Test that a fault of the environment is blamed on its variable, unknown top-level names included."""
+    assert faults(lambda: load_text(env=env), main.parent) == [line]
+
+
+def test_contradiction_across_layers_names_both(main: Path, load_text: Load) -> None:
+    """Test that two keys that contradict each other are blamed on both places that say them."""
+    found = faults(
+        lambda: load_text("[model.draft]\nngram_min = 5\n", env={"SPECD_MODEL__DRAFT__NGRAM_MAX": "3"}),
+        main.parent,
+    )
+    assert found == [
+        (
+            "specd.toml and SPECD_MODEL__DRAFT__NGRAM_MAX: model.draft:"
+            " ngram_min = 5 is above ngram_max = 3: lower one or raise the other"
+        )
+    ]
+
+
+def test_rejected_text_is_never_shown(main: Path, load_text: Load) -> None:
+    """Test that a value that may be a secret does not appear in the fault about it."""
+    text = "[[alerts.receivers]]\nname = 'a'\nurl = 'ftp://user:hunter2@host'\nsecret = 'hunter2'\n"
+    found = faults(lambda: load_text(text), main.parent)
+    assert len(found) == 2
+    assert "hunter2" not in "\n".join(found)
+
+
+def test_unreadable_file_says_why(main: Path) -> None:
+    """Test that a file that is no text, and a directory in its place, are told as such."""
+    main.write_bytes(b"a = '\xff'\n")
+    assert faults(lambda: load(main, env={}), main.parent) == [
+        "specd.toml: not valid TOML: byte 5 is not UTF-8"
+    ]
+    main.unlink()
+    main.mkdir()
+    assert faults(lambda: load(main, env={}), main.parent) == ["specd.toml: cannot be read: Is a directory"]
+
+
+def test_broken_config_still_tells_where_the_daemon_listens(
+    main: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test that a fault elsewhere does not hide admin.listen, and that a fault there leaves the default."""
+    monkeypatch.delenv("SPECD_ADMIN__LISTEN", raising=False)
+    main.write_text("[policy]\nk_maxx = 1\n[admin]\nlisten = 'unix:/run/a'\n")
+    assert salvage_admin(main, flags={}).listen == "unix:/run/a"
+    main.write_text("[admin]\nlisten = 3\n")
+    assert salvage_admin(main, flags={}).listen == "127.0.0.1:8001"
+
+
+def test_every_key_says_what_a_change_takes() -> None:
+    """Test that no key of the schema lacks its reload kind."""
+    assert len({key: reload_kind(key.split(".")) for key in known_keys()}) > 40
