@@ -174,6 +174,10 @@ class Deliveries:
             return Failure(f"it did not answer within {limit:g} s")
         except httpx2.HTTPError as error:
             return Failure(f"{type(error).__name__}: {error}")
+        except Exception as error:
+            # A fault of ours, but the lane must live: what is behind in it would be lost without a word.
+            log.exception("receiver %s could not be tried", receiver.section.name)
+            return Failure(f"{type(error).__name__}")
         receiver.gone = failure is not None and failure.gone
         return failure
 

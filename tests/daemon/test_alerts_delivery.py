@@ -173,6 +173,22 @@ async def test_a_receiver_that_is_not_there_is_given_up_after_max_attempts(metri
     assert "receiver ops, SpecdAcceptanceCollapse firing, attempt 3: gave_up" in caplog.text
 
 
+async def test_a_fault_of_ours_does_not_end_a_lane(receiver, metrics, caplog):
+    """It is logged with its traceback, and the message is tried again."""
+    faults = iter([ZeroDivisionError("boom")])
+
+    def clock():
+        for error in faults:
+            raise error
+        return 5.0
+
+    deliveries = Deliveries([a_section(receiver)], metrics, sleep=Naps(), clock=clock)
+    deliveries.put(an_alert())
+    await until(lambda: outcomes(metrics) == {"retried": 1, "delivered": 1})
+    await deliveries.aclose(10)
+    assert "boom" in caplog.text
+
+
 async def test_one_alert_arrives_in_order_even_when_the_first_message_is_retried(receiver, metrics):
     """Resolved never overtakes firing; another alert does not wait for it."""
     receiver.answers.extend([Answer(500), Answer(200), Answer(500)])
@@ -219,6 +235,18 @@ async def test_closing_gives_what_waits_one_attempt_now(receiver, metrics):
     await until(lambda: outcomes(metrics) == {"retried": 1})
     await deliveries.aclose(10)
     assert outcomes(metrics) == {"retried": 1, "delivered": 1}
+
+
+async def test_closing_does_not_hammer_a_receiver_that_still_fails(receiver, metrics):
+    """One attempt each and no more, well before the deadline."""
+    receiver.answers.extend([Answer(503)] * 5)
+    deliveries = Deliveries([a_section(receiver)], metrics, sleep=forever)
+    deliveries.put(an_alert())
+    await until(lambda: outcomes(metrics) == {"retried": 1})
+    async with asyncio.timeout(5):
+        await deliveries.aclose(60)
+    assert len(receiver.received) == 2
+    assert outcomes(metrics) == {"retried": 1, "gave_up": 1}
 
 
 async def test_closing_ends_at_its_deadline_and_says_what_is_lost(receiver, metrics, caplog):

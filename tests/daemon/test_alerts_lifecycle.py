@@ -113,6 +113,13 @@ def test_time_without_evidence_does_not_count_towards_for_seconds():
     assert told == [(State.PENDING, 0.0), (State.FIRING, 111.0)]
 
 
+def test_a_clock_that_jumps_back_takes_nothing_away():
+    """Five seconds of breach, an hour back, and five more are ten."""
+    lifecycle = Lifecycle()
+    assert run(lifecycle, [B] * 6) == [(State.PENDING, 0.0)]
+    assert run(lifecycle, [B] * 6, start=-3600.0) == [(State.FIRING, -3595.0)]
+
+
 def test_drafting_turned_off_neither_fires_nor_resolves():
     """A firing alert outlives the silence and is resolved by evidence alone."""
     told = run(Lifecycle(), [*[B] * 11, *[N] * 500, F])
