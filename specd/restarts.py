@@ -1,9 +1,10 @@
 """How an engine can end, and when it is started again. Pure decisions."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 DeathReason = Literal["crash", "exit", "hang", "protocol", "start_timeout", "refused"]
+DEATH_REASONS: Final[tuple[DeathReason, ...]] = get_args(DeathReason)
 
 
 @dataclass(frozen=True, slots=True)

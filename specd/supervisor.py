@@ -106,11 +106,16 @@ class Supervisor:
         command: Sequence[str],
         launch: Callable[[], Launch],
         limits: Callable[[], Limits],
+        window: int,
         observers: Sequence[Observer] = (),
         patience: Patience = _PATIENT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`launch` is asked at every start, so that a restarted engine gets the settings of today."""
+        """`launch` is asked at every start, so that a restarted engine gets the settings of today.
+
+        `window` is how many requests the engine holds at a time: those it runs and enough to choose the next
+        from. The rest waits here, where a dying engine does not hurt it.
+        """
         self._command = command
         self._launch = launch
         self._limits = limits
@@ -135,7 +140,7 @@ class Supervisor:
         self.flights = Flights(
             places=lambda: limits().places,
             gate=lambda: self._closed or self._failing,
-            window=2 * launch().max_running,
+            window=window,
             clock=clock,
             cancel=lambda request: self._send(Cancel(request)),
         )

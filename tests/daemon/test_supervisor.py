@@ -65,6 +65,7 @@ async def supervised(engine: FakeEngine, **options) -> AsyncIterator[Setup]:
         command=engine.command,
         launch=lambda: launch,
         limits=lambda: limits,
+        window=2 * launch.max_running,
         observers=[witness],
         patience=options.pop("patience", QUICK),
     )

@@ -1,0 +1,152 @@
+"""What endpoints need and no framework gives: bounded bodies, sight of a leaving client, one envelope."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from specd.flights import UnservedError
+from specd.http.errors import ApiError, from_refusal
+
+log = logging.getLogger(__name__)
+
+_DRAIN_AT_MOST: Final = 64 << 20
+_encode = msgspec.json.Encoder().encode
+
+
+class ClientGoneError(Exception):
+    """The client left before its request was complete: there is nobody to answer."""
+
+
+def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A response with this body as JSON."""
+    return Response(_encode(body), status, headers, media_type="application/json")
+
+
+def error_response(error: ApiError) -> Response:
+    """The error in its envelope."""
+    return json_response(error.body(), status=error.status, headers=error.headers)
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """An app in which every error, the framework's own included, has OpenAI's envelope."""
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            ApiError: _api_error,
+            UnservedError: _unserved,
+            HTTPException: _framework_error,
+            Exception: _fault,
+        },
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+def _unserved(_: Request, error: Exception) -> Response:
+    assert isinstance(error, UnservedError)
+    return error_response(from_refusal(error.refusal))
+
+
+def _framework_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = {
+        404: f"there is no {request.url.path} here",
+        405: f"{request.url.path} does not take {request.method}",
+    }.get(error.status_code, error.detail)
+    return error_response(ApiError(error.status_code, message, headers=error.headers))
+
+
+def _fault(_: Request, error: Exception) -> Response:
+    return error_response(fault(error))
+
+
+def fault(error: BaseException) -> ApiError:
+    """A mistake of ours, for the client; the log has the rest."""
+    return ApiError(500, f"the server failed on this request ({type(error).__name__})", code="internal_error")
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises `ApiError` 413 beyond `limit` bytes, `ClientGoneError` when it does not come."""
+    declared = dict(scope["headers"]).get(b"content-length", b"0")
+    too_large = declared.isdigit() and int(declared) > limit
+    parts: list[bytes] = []
+    size = 0
+    async with contextlib.aclosing(_body_parts(receive)) as body:
+        async for part in body:
+            size += len(part)
+            too_large = too_large or size > limit
+            if not too_large:
+                parts.append(part)
+            elif size > _DRAIN_AT_MOST:
+                break
+    if too_large:
+        # Read to its end first: a client that is still sending would see a reset instead of the answer.
+        raise ApiError(
+            413,
+            f"the body is larger than {limit} bytes (server.max_body_bytes): send a smaller one",
+            code="body_too_large",
+            headers={"Connection": "close"},
+        )
+    return b"".join(parts)
+
+
+async def _body_parts(receive: Receive) -> Any:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, and cancel it when the client goes away. To be called when the body has been read."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.wait({working, leaving})
+    if not working.cancelled():
+        working.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class JsonPost:
+    """An endpoint that takes a body and answers through `send`; it is cancelled when the client leaves."""
+
+    def __init__(
+        self, handle: Callable[[bytes, Send], Coroutine[Any, Any, None]], *, limit: Callable[[], int]
+    ) -> None:
+        self._handle = handle
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        try:
+            body = await read_body(scope, receive, self._limit())
+        except ClientGoneError:
+            return
+        await until_disconnect(receive, self._handle(body, send))

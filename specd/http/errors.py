@@ -1,0 +1,52 @@
+"""Refusals as OpenAI's clients read them: `{"error": {"message", "type", "param", "code"}}`."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from specd.flights import Refusal
+
+_STATUS: Final[Mapping[str, int]] = {"queue_full": 429, "engine_error": 500}
+_UNAVAILABLE: Final = 503
+
+
+class ApiError(Exception):
+    """An answer other than 200."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """The envelope; a mid-stream error event has the same."""
+        error = {
+            "message": self.message,
+            "type": _type(self.status),
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+
+def _type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def from_refusal(refusal: Refusal) -> ApiError:
+    """What a request that got no answer is told over HTTP. All but `engine_error` may be sent again."""
+    headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
+    status = _STATUS.get(refusal.code, _UNAVAILABLE)
+    return ApiError(status, refusal.message, code=refusal.code, headers=headers)

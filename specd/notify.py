@@ -1,0 +1,69 @@
+"""Telling systemd the truth: sd_notify's datagrams, or nothing where no service manager listens."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+from typing import Final, Self
+
+log = logging.getLogger(__name__)
+
+_MICRO: Final = 1_000_000
+_ALL: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class Notifier:
+    """What the service manager is told. Without one, every message goes nowhere."""
+
+    def __init__(self, address: str | None = None, *, watchdog_seconds: float | None = None) -> None:
+        self._address = address
+        self.watchdog_seconds = watchdog_seconds
+        """How often at least `watchdog` must be called; None when nobody counts."""
+
+    @classmethod
+    def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Self:
+        """Take the variables out as well: they are for this process, not for the engine."""
+        address, usec, pid = (environ.pop(name, None) for name in _ALL)
+        for_us = usec is not None and usec.isdigit() and pid in {None, str(os.getpid())}
+        return cls(address, watchdog_seconds=int(usec) / _MICRO if for_us and usec else None)
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is a service manager."""
+        return self._address is not None
+
+    def ready(self) -> None:
+        """Started, or done with a reload."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """A reload begins; `ready` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The end begins."""
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send(f"STATUS={text}")
+
+    def extend(self, seconds: float) -> None:
+        """Starting or stopping takes at least this much longer."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _MICRO)}")
+
+    def watchdog(self) -> None:
+        """All is well."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> None:
+        if self._address is None:
+            return
+        # A leading @ stands for the NUL of Linux's abstract sockets.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.sendto(message.encode(), address)
+        except OSError as error:
+            log.warning("systemd cannot be told %s: %s", message.partition("=")[0], error)

@@ -1,0 +1,108 @@
+"""Who listens to the engine: metrics, the alarm, and a ledger of what happened lately."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from engine.api import Idle, KVUsage, Ready, Request, Round, StepReport
+from policies.base import LoadState
+from specd.alerts.manager import AlertManager
+from specd.restarts import Death
+from specd.telemetry.prometheus import Metrics
+from specd.telemetry.tally import Acceptance
+
+_REMEMBERED: Final = 500
+
+
+class Telemetry:
+    """Passes on to metrics and alarm."""
+
+    def __init__(
+        self, metrics: Metrics, alerts: AlertManager, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._metrics = metrics
+        self._alerts = alerts
+        self._clock = clock
+
+    def ready(self, _: Ready) -> None:
+        """Told by the daemon, which knows the revisions."""
+
+    def submitted(self, request: Request, admitted: float) -> None:
+        """Times count from admission: a client's wait begins there."""
+        self._metrics.request_started(request.id, admitted)
+
+    def step(self, report: StepReport) -> None:
+        """Count it."""
+        self._metrics.observe_step(report, self._clock())
+        self._alerts.observe(report)
+
+    def idle(self, idle: Idle) -> None:
+        """Nothing runs."""
+        self._metrics.observe_idle(idle)
+
+    def died(self, death: Death) -> None:
+        """Count it by reason."""
+        self._metrics.engine_restarted(death.reason)
+
+
+class Ledger:
+    """For status and decisions: how things stand, and the last rounds with their reasons."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.load_state = LoadState.FULL
+        self.kv: KVUsage | None = None
+        self._rounds: deque[tuple[int, Round]] = deque(maxlen=_REMEMBERED)
+        self._classes: dict[str, Acceptance] = defaultdict(Acceptance)
+
+    def ready(self, _: Ready) -> None:
+        """A new engine runs nothing yet."""
+        self.running = self.waiting = 0
+
+    def submitted(self, request: Request, admitted: float) -> None:
+        """The next step tells."""
+
+    def step(self, report: StepReport) -> None:
+        """Note how things stand."""
+        self.running, self.waiting = report.running, report.waiting
+        self.load_state, self.kv = report.load_state, report.kv
+        for one in report.rounds:
+            self._rounds.append((report.step, one))
+            self._classes[one.traffic_class].add(one.examined, one.accepted)
+
+    def idle(self, idle: Idle) -> None:
+        """Nothing runs."""
+        self.running = self.waiting = 0
+        self.kv = idle.kv
+
+    def died(self, _: Death) -> None:
+        """Its requests and its KV pool are gone."""
+        self.running = self.waiting = 0
+        self.kv = None
+
+    def acceptance(self) -> dict[str, float | None]:
+        """Examined acceptance by class, recent evidence first; None where nothing was examined."""
+        return {name: _number(found.value) for name, found in self._classes.items()}
+
+    def decisions(self, limit: int) -> Iterator[dict[str, Any]]:
+        """The last rounds, newest first."""
+        for step, one in islice(reversed(self._rounds), limit):
+            yield {
+                "step": step,
+                "request": one.request,
+                "class": one.traffic_class,
+                "proposer": one.proposer,
+                "k": one.k,
+                "drafted": one.drafted,
+                "examined": one.examined,
+                "accepted": one.accepted,
+                "reason": one.reason,
+                "text": one.text,
+            }
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else round(value, 4)  # noqa: PLR0124  NaN, which JSON has not

@@ -1,0 +1,85 @@
+"""The one path that every reload takes: read, validate, compare, take over, tell."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from specd.config.layers import Loaded
+from specd.config.reload import Change, ineffective, plan_reload
+from specd.config.schema import Config
+from specd.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Trigger = Literal["start", "SIGHUP", "admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A load of the config that was tried."""
+
+    trigger: Trigger
+    unix_time: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a good reload did."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+    """Sentences about what was changed in vain."""
+
+
+class Reloader:
+    """Owner of the config in force; one reload at a time."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        take_over: Callable[[Config], None],
+        outcome: Callable[[Attempt], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`take_over` puts a valid config into force, or raises `UserError` and changes nothing."""
+        self.loaded = loaded
+        self._take_over = take_over
+        self._outcome = outcome
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self.last = Attempt("start", clock())
+
+    async def reload(self, trigger: Trigger) -> Reloaded:
+        """Raises `UserError` when the old config is kept, `ReloadRefusedError` if only a restart helps."""
+        async with self._lock:
+            try:
+                new = await asyncio.to_thread(self.loaded.again)
+                reloaded = Reloaded(
+                    plan_reload(self.loaded.config, new.config), ineffective(self.loaded, new)
+                )
+                self._take_over(new.config)
+            except UserError as error:
+                log.error("reload by %s refused, the running config stays: %s", trigger, error)  # noqa: TRY400
+                self._note(Attempt(trigger, self._clock(), str(error)))
+                raise
+            self.loaded = new
+            self._note(Attempt(trigger, self._clock()))
+            _tell(trigger, reloaded)
+            return reloaded
+
+    def _note(self, attempt: Attempt) -> None:
+        self.last = attempt
+        self._outcome(attempt)
+
+
+def _tell(trigger: Trigger, reloaded: Reloaded) -> None:
+    log.info("reload by %s: %s keys changed", trigger, len(reloaded.changes) or "no")
+    for change in reloaded.changes:
+        log.info("config: %s", change.text())
+    for note in reloaded.notes:
+        log.warning("config: %s", note)

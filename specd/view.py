@@ -1,0 +1,111 @@
+"""What the admin listener shows of the running daemon."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from specd.alerts.manager import AlertManager
+from specd.config.reload import redacted_dump
+from specd.observers import Ledger
+from specd.reloading import Reloaded, Reloader
+from specd.serving import ServedModel, draft_revision
+from specd.supervisor import Supervisor
+from specd.telemetry.prometheus import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Reads the parts; changes nothing but by `reload`."""
+
+    version: str
+    started: float
+    """On `time.monotonic`."""
+    name: str
+    model: Callable[[], ServedModel | None]
+    unready: Callable[[], str | None]
+    supervisor: Supervisor
+    ledger: Ledger
+    metric_source: Metrics
+    alert_manager: AlertManager
+    reloader: Reloader
+    run_reload: Callable[[], Any]
+
+    def metrics(self) -> bytes:
+        """In Prometheus' text format."""
+        return self.metric_source.render()
+
+    def config(self) -> dict[str, Any]:
+        """The config in force, without secrets."""
+        return redacted_dump(self.reloader.loaded)
+
+    def decisions(self, limit: int) -> list[dict[str, Any]]:
+        """The last rounds, newest first."""
+        return list(self.ledger.decisions(limit))
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Open alerts and those that ended lately."""
+        return self.alert_manager.snapshot()
+
+    async def reload(self) -> Reloaded:
+        """Read the config again. Raises `UserError`."""
+        reloaded: Reloaded = await self.run_reload()
+        return reloaded
+
+    def status(self) -> dict[str, Any]:
+        """How everything stands."""
+        why_not = self.unready()
+        return {
+            "version": self.version,
+            "uptime_seconds": round(time.monotonic() - self.started, 3),
+            "ready": why_not is None,
+            "unready_because": why_not,
+            "engine": self._engine(),
+            "model": self._model(),
+            "load": self._load(),
+            "kv": None if self.ledger.kv is None else structs.asdict(self.ledger.kv),
+            "acceptance": self.ledger.acceptance(),
+            "config": self._config(),
+        }
+
+    def _engine(self) -> dict[str, Any]:
+        supervisor = self.supervisor
+        death = supervisor.last_death
+        return {
+            "state": supervisor.state.value,
+            "pid": supervisor.pid,
+            "restarts": supervisor.restarts,
+            "last_death": None if death is None else f"{death.reason}: {death.text}",
+            "info": None if supervisor.info is None else structs.asdict(supervisor.info),
+        }
+
+    def _model(self) -> dict[str, Any]:
+        model = self.model()
+        return {
+            "name": self.name,
+            "target_revision": None if model is None else model.info.revision,
+            "draft_revision": draft_revision(self.reloader.loaded.config.model.draft),
+            "quantization": None if model is None else model.info.quantization,
+        }
+
+    def _load(self) -> dict[str, Any]:
+        return {
+            "state": self.ledger.load_state.name.lower(),
+            "running": self.ledger.running,
+            "waiting": self.ledger.waiting,
+            "admitted": len(self.supervisor.flights),
+        }
+
+    def _config(self) -> dict[str, Any]:
+        last = self.reloader.last
+        return {
+            "hash": self.reloader.loaded.digest,
+            "last_reload": {
+                "trigger": last.trigger,
+                "unix_time": last.unix_time,
+                "result": "ok" if last.error is None else "refused",
+                "error": last.error,
+            },
+        }
