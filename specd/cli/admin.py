@@ -101,7 +101,10 @@ def _token(admin: AdminSection) -> str | None:
 def _endpoint(listen: str) -> tuple[str | None, str]:
     """Socket path, if any, and base URL."""
     if listen.startswith("unix:"):
-        return listen.removeprefix("unix:"), "http://specd"
+        path = listen.removeprefix("unix:")
+        if not Path(path).is_socket():
+            raise UserError(f"there is no socket {path}: is specd running? Name its config with -c")
+        return path, "http://specd"
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdecimal():
         raise UserError(f"{listen} is no address: write host:port or unix:/path/to/socket")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib import import_module
 from typing import Final
 
 from specd.cli.configured import load_config
@@ -38,5 +37,6 @@ def run(args: Arguments) -> int:
             raise
         print(error, file=sys.stderr)
         return EX_CONFIG
-    # Imported only now: a bad config is told at once, without waiting for the HTTP stack.
-    return int(import_module("specd.daemon").serve(loaded, log_format=args.log_format))
+    from specd.daemon import serve  # noqa: PLC0415  a bad config is told before the HTTP stack loads
+
+    return serve(loaded, log_format=args.log_format)
