@@ -48,9 +48,8 @@ class Metrics:
     `now` is always a reading of the clock given here. Not safe for threads: the event loop owns it.
 
     Who calls what:
-      who watches the engine    observe_step, observe_idle, engine_restarted
-      who serves a request      request_started, request_ended
-      the daemon                set_target, watch_queue, config_reloaded
+      who watches the engine    request_started, observe_step, observe_idle, engine_restarted
+      the daemon                set_target, config_reloaded
       the alert manager         set_alerts, declare_receivers, webhook_outcome
       the admin listener        render
     """
@@ -74,7 +73,6 @@ class Metrics:
         self._times = TokenTimes()
         self._load_state = LoadState.FULL
         self._running = self._waiting = 0
-        self._queued: Callable[[], int] = int
         self._kv: KVUsage | None = None
         self._target: dict[str, str] | None = None
         self._alerts: dict[tuple[str, str], int] = {}
@@ -100,22 +98,18 @@ class Metrics:
         self._running = self._waiting = 0
         self._kv = idle.kv
 
-    def request_started(self, request: str, now: float) -> None:
-        """The request was admitted: its time to first token runs."""
-        self._times.started(request, now)
+    def request_started(self, request: str, admitted: float) -> None:
+        """The request was handed to the engine; its time to first token runs since it was admitted.
 
-    def request_ended(self, request: str) -> None:
-        """The request has left, however it ended. Must follow every `request_started`; twice does no harm."""
-        self._times.ended(request)
+        Its end is seen in the outputs of `observe_step`, or in `engine_restarted`.
+        """
+        self._times.started(request, admitted)
 
     def engine_restarted(self, reason: str) -> None:
-        """The engine process is being replaced."""
+        """The engine process is being replaced, and what was in it is lost."""
         self._restarts[reason] += 1
+        self._times.forget_all()
         self._running = self._waiting = 0
-
-    def watch_queue(self, waiting: Callable[[], int]) -> None:
-        """Asked at each scrape for the requests that wait in the daemon; they add to those in the engine."""
-        self._queued = waiting
 
     def set_target(self, revision: str, draft_revision: str, quantization: str, proposer: str) -> None:
         """What is served now. Starts the proposer's series at 0, so that their first increase is seen."""

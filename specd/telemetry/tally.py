@@ -120,7 +120,7 @@ class Rate:
 
 
 class TokenTimes:
-    """Time to first token and between tokens, for requests between their `started` and `ended`."""
+    """Time to first token and between tokens, for requests that were announced by `started`."""
 
     def __init__(self) -> None:
         self.first = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0))
@@ -129,19 +129,22 @@ class TokenTimes:
         self._flowing: dict[str, float] = {}  # request -> when its last token came
 
     def started(self, request: str, now: float) -> None:
-        """From here on the request waits for its first token."""
+        """The request, which waits since `now` for its first token, was handed to the engine."""
         self._waiting[request] = now
 
-    def ended(self, request: str) -> None:
-        """Forget the request."""
-        self._waiting.pop(request, None)
-        self._flowing.pop(request, None)
+    def forget_all(self) -> None:
+        """The engine has gone, and with it every request that was in it."""
+        self._waiting.clear()
+        self._flowing.clear()
 
     def observe(self, outputs: Iterable[Output], now: float) -> None:
         """A round that commits n tokens counts as n equal pauses: sum and count stay those of tokens."""
         for output in outputs:
             if output.tokens:
                 self._tokens(output.id, len(output.tokens), now)
+            if output.finish is not None:
+                self._waiting.pop(output.id, None)
+                self._flowing.pop(output.id, None)
 
     def _tokens(self, request: str, count: int, now: float) -> None:
         last = self._flowing.get(request)

@@ -200,9 +200,8 @@ def test_token_times_belong_to_tokens():
     """One wait for the first token, then each pause shared by the tokens it brought."""
     metrics = Metrics(version="1")
     metrics.request_started("r", 10.0)
-    for now, tokens in ((10.5, [1]), (10.7, [2, 3]), (10.8, [4])):
-        metrics.observe_step(a_step(outputs=[Output(id="r", tokens=tokens)]), now)
-    metrics.request_ended("r")
+    for now, tokens, finish in ((10.5, [1], None), (10.7, [2, 3], None), (10.8, [4], "stop")):
+        metrics.observe_step(a_step(outputs=[Output(id="r", tokens=tokens, finish=finish)]), now)
     metrics.observe_step(a_step(outputs=[Output(id="r", tokens=[5])]), 99.0)
     assert value(metrics, "specd_time_to_first_token_seconds_count") == 1
     assert value(metrics, "specd_time_to_first_token_seconds_sum") == pytest.approx(0.5)
@@ -212,13 +211,25 @@ def test_token_times_belong_to_tokens():
     assert value(metrics, "specd_inter_token_seconds_bucket", le="0.25") == 3
 
 
-def test_load_is_that_of_the_last_word_from_the_engine():
-    """A step sets it, idleness clears it, and what waits in the daemon is added."""
+def test_an_engine_that_dies_leaves_no_pause_behind():
+    """The next engine's tokens are not measured against those of the last one."""
     metrics = Metrics(version="1")
-    metrics.watch_queue(lambda: 7)
+    metrics.request_started("a", 10.0)
+    metrics.request_started("b", 10.0)
+    metrics.observe_step(a_step(outputs=[Output(id="a", tokens=[1])]), 11.0)
+    metrics.engine_restarted("crash")
+    metrics.observe_step(a_step(outputs=[Output(id="a", tokens=[2]), Output(id="b", tokens=[1])]), 50.0)
+    assert value(metrics, "specd_engine_restarts_total", reason="crash") == 1
+    assert value(metrics, "specd_time_to_first_token_seconds_count") == 1
+    assert value(metrics, "specd_inter_token_seconds_count") == 0
+
+
+def test_load_is_that_of_the_last_word_from_the_engine():
+    """A step sets it, and idleness clears it."""
+    metrics = Metrics(version="1")
     metrics.observe_step(a_step(running=3, waiting=2, load_state=LoadState.SHRUNK), 0.0)
     assert value(metrics, "specd_running_requests") == 3
-    assert value(metrics, "specd_waiting_requests") == 9
+    assert value(metrics, "specd_waiting_requests") == 2
     assert value(metrics, "specd_load_state") == 1
     assert value(metrics, "specd_kv_blocks", state="used") == 10
     metrics.observe_idle(Idle(step=2, kv=KVUsage(free=100, used=0)))
