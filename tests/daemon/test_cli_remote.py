@@ -68,7 +68,7 @@ def listen(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     """The listener's address on TCP."""
     monkeypatch.setattr("specd.config.layers.DEFAULT_PATH", tmp_path / "none.toml")
     with TcpServer(("127.0.0.1", 0), daemon.handler()) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield f"127.0.0.1:{server.server_address[1]}"
         daemon.hold.set()
@@ -175,7 +175,7 @@ def test_unix_socket(daemon: Daemon, tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "admin.sock"
     daemon.body = {"state": "ready"}
     with UnixServer(str(path), daemon.handler()) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         assert main(["status", "--admin", f"unix:{path}"]) == 0
         server.shutdown()
