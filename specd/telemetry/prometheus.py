@@ -220,9 +220,7 @@ class Metrics:
 
     def _engine(self) -> Iterator[Metric]:
         yield _gauge("specd_running_requests", "Requests decoding or in prefill.", self._running)
-        yield _gauge(
-            "specd_waiting_requests", "Requests waiting for a place.", self._waiting + self._queued()
-        )
+        yield _gauge("specd_waiting_requests", "Requests waiting for a place.", self._waiting)
         yield _histogram("specd_step_seconds", "Time of an engine step by phase.", "phase", self._phases)
         yield _gauge(
             "specd_goodput_tokens_per_second",
