@@ -2,10 +2,13 @@
 daemon to stream it: both see the same text because both use this class. Imports no torch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+_CONTEXT: Final = 6
 
 
 class TextStream:
@@ -15,10 +18,12 @@ class TextStream:
     unfinished character until they are whole.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), prompt: Sequence[int] = ()) -> None:
+        """The prompt's last tokens decide how the first token reads: many vocabularies mark spaces on words."""
         self._tokenizer = tokenizer
-        self._decoder = DecodeStream(skip_special_tokens=True)
-        self._tokens: list[int] = []
+        self._tokens = list(prompt[-_CONTEXT:])
+        self._before = tokenizer.decode(self._tokens, skip_special_tokens=True)
+        self._decoder = DecodeStream(ids=self._tokens, skip_special_tokens=True)
         self._shown = ""  # decoded so far, whether given out or held back
         self._held = ""
         self._stop = stop
@@ -41,8 +46,9 @@ class TextStream:
         """The sequence has ended: everything still held back, an unfinished character as U+FFFD."""
         if not self.stopped:
             whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-            if whole.startswith(self._shown):
-                self._held += whole[len(self._shown) :]
+            given = self._before + self._shown
+            if whole.startswith(given):
+                self._held += whole[len(given) :]
             self._find_stop()
         text, self._held = self._held, ""
         return text

@@ -12,7 +12,9 @@ class Draft(NamedTuple):
     """Guessed tokens for one request. Frozen: stages hand it on."""
 
     tokens: list[int]
-    probs: Tensor | None = None  # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
+    probs: Tensor | None = (
+        None  # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
+    )
 
     def probability(self, at: int) -> float:
         """q of the token drafted at a position."""

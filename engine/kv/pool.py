@@ -66,4 +66,6 @@ class BlockPool:
     def check_integrity(self, held: Iterable[Sequence[int]]) -> None:
         """Assert that each block is either free or held by exactly one of the tables given."""
         seen = sorted([*self._free, *(block for blocks in held for block in blocks)])
-        assert seen == list(range(self.total)), f"{self.total} blocks, but free and held are {len(seen)}: {seen[:20]}"
+        assert seen == list(range(self.total)), (
+            f"{self.total} blocks, but free and held are {len(seen)}: {seen[:20]}"
+        )

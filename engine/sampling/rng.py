@@ -21,7 +21,9 @@ class Purpose(IntEnum):
     DRAFT = 3  # the drafted token itself
 
 
-def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64], purpose: Purpose) -> NDArray[np.float64]:
+def uniforms(
+    seeds: NDArray[np.uint64], positions: NDArray[np.int64], purpose: Purpose
+) -> NDArray[np.float64]:
     """Float64 uniforms in [0, 1), one per (seed, position). Shapes [N], [N] -> [N]."""
     state = _mix(seeds + _GOLDEN)
     state = _mix(state ^ (positions.astype(np.uint64) + _GOLDEN))

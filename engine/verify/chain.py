@@ -18,6 +18,7 @@ from engine.api import SamplingParams
 from engine.draft.base import Draft
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
+from engine.verify.draw import draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,9 @@ def rejection(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
     for i, claim in enumerate(claims):
         if accepted[i] < lengths[i]:
             _subtract_draft(final[i], claim.draft, accepted[i])
-    tokens = _draw(final, _uniforms_at(claims, accepted, Purpose.SAMPLE))
-    return [
-        Verdict(a, min(a + 1, k), token) for a, k, token in zip(accepted, lengths, tokens, strict=True)
-    ]
+    coins = torch.from_numpy(_uniforms_at(claims, accepted, Purpose.SAMPLE))
+    tokens = draw(final, coins).tolist()
+    return [Verdict(a, min(a + 1, k), token) for a, k, token in zip(accepted, lengths, tokens, strict=True)]
 
 
 def _accepted(p: Tensor, claims: Sequence[Claim], starts: NDArray[np.int64]) -> list[int]:
@@ -123,14 +123,3 @@ def _uniforms_at(claims: Sequence[Claim], offsets: Sequence[int], purpose: Purpo
     seeds = np.array([claim.sampling.seed for claim in claims], dtype=np.uint64)
     positions = np.array([c.position + o for c, o in zip(claims, offsets, strict=True)], dtype=np.int64)
     return uniforms(seeds, positions, purpose)
-
-
-def _draw(weights: Tensor, coins: NDArray[np.float64]) -> list[int]:
-    return draw(weights, torch.from_numpy(coins)).tolist()  # type: ignore[no-any-return]
-
-
-def draw(weights: Tensor, coins: Tensor) -> Tensor:
-    """Inverse of the cumulative law. weights: [B, V], not normalised; coins: [B] float64 in [0, 1) -> [B] int64."""
-    cumulative = weights.double().cumsum(dim=-1)
-    # side right: a token of weight zero is never drawn, not even by a coin of exactly 0
-    return torch.searchsorted(cumulative, coins[:, None].to(cumulative) * cumulative[:, -1:], right=True).squeeze(1)

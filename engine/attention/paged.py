@@ -1,0 +1,130 @@
+"""The attention function that transformers' models call, over the paged KV.
+
+Registered as `specd_paged` with `transformers.AttentionInterface`. No mask function is registered under that name,
+so models pass no mask, and everything the function needs travels in one keyword argument, `specd`, through
+`model.forward(**kwargs)`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.attention.plan import AttentionPlan, Group
+from engine.kv.memory import KVMemory, LayerShape
+
+NAME = "specd_paged"
+
+
+class AttentionContext(Protocol):
+    """What travels in the `specd` argument: attends one layer's rows. Valid for one forward."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: "Extras") -> Tensor:
+        """query: [T, heads, dim]; key, value: [T, kv_heads, dim] -> [T, heads, value_dim]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a model's attention adds to the plain formula."""
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None  # [heads]
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,  # [1, heads, T, dim]
+    key: Tensor,  # [1, kv_heads, T, dim]
+    value: Tensor,  # [1, kv_heads, T, value_dim]
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    specd: AttentionContext | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The registered function. Returns ([1, T, heads, value_dim], None)."""
+    assert specd is not None, "models loaded for this engine are called through engine.model.runner"
+    assert attention_mask is None, "a mask would be dense over the whole batch; the plan has its own"
+    extras = Extras(
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=kwargs.get("sliding_window"),
+        softcap=kwargs.get("softcap"),
+        sinks=kwargs.get("s_aux"),
+    )
+    rows = (x[0].transpose(0, 1) for x in (query, key, value))
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return specd.attend(layer, *rows, extras)[None], None
+
+
+def register() -> None:
+    """Make `specd_paged` known to transformers. Idempotent."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+
+
+class PagedAttention:
+    """One forward over the paged KV: writes the new rows, then attends over each sequence's blocks."""
+
+    def __init__(self, memory: KVMemory, slots: Tensor, plan: AttentionPlan) -> None:
+        self._memory = memory
+        self._slots = slots
+        self._plan = plan
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
+        """See AttentionContext."""
+        self._memory.write(layer, self._slots, key, value)
+        padded = [self._group(layer, group, query, extras) for group in self._plan.groups]
+        return (padded[0] if len(padded) == 1 else torch.cat(padded)).index_select(0, self._plan.unpad)
+
+    def _group(self, layer: int, group: Group, query: Tensor, extras: Extras) -> Tensor:
+        """[B * R, heads, value_dim]. The query heads of a key head are laid out as rows: one product serves them."""
+        keys, values = self._memory.gather(layer, group.blocks)  # [B, kv_heads, S, dim]
+        batch, kv_heads = keys.shape[:2]
+        depth = group.rows.shape[0] // batch  # R
+        share = query.shape[1] // kv_heads  # query heads per key head
+        rows = query.index_select(0, group.rows).view(batch, depth, kv_heads, share, -1)
+        rows = rows.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, share * depth, -1)
+        mask = group.mask(extras.window, self._memory.block_size, query.dtype)  # [B, 1, R, S]
+        if share > 1:
+            mask = mask.repeat(1, 1, share, 1)
+        out = _attend(rows, keys, values, mask, extras)
+        out = out.view(batch, kv_heads, share, depth, -1).permute(0, 3, 1, 2, 4)
+        return out.reshape(batch * depth, query.shape[1], -1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Extras) -> Tensor:
+    """[B, kv_heads, share * R, dim] over [B, kv_heads, S, dim] -> [B, kv_heads, share * R, value_dim]."""
+    if extras.softcap is None and extras.sinks is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=extras.scaling)
+    scores = (query @ key.transpose(-1, -2)).float() * extras.scaling
+    if extras.softcap is not None:
+        scores = (scores / extras.softcap).tanh() * extras.softcap
+    scores = scores + mask
+    if extras.sinks is None:
+        weights = scores.softmax(dim=-1)
+    else:
+        kv_heads, share = key.shape[1], extras.sinks.shape[0] // key.shape[1]
+        depth = query.shape[2] // share
+        sinks = extras.sinks.float().view(1, kv_heads, share, 1).repeat_interleave(depth, dim=2)
+        sinks = sinks.expand(query.shape[0], -1, -1, -1)
+        weights = torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+    return weights.to(value.dtype) @ value
+
+
+class ShapeProbe:
+    """Attends one sequence plainly and notes what each layer would store and how often it was called."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+        self.calls: dict[int, int] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
+        """See AttentionContext. Zeros of the right shape: the probe is about shapes."""
+        del extras
+        self.shapes[layer] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
+        self.calls[layer] = self.calls.get(layer, 0) + 1
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

@@ -1,0 +1,64 @@
+"""The ragged batch: rows of many sequences packed one after another, without padding.
+
+sequence   | a  a  a | b | c  c  c  c  c |       a verifies 2 drafted tokens, b decodes, c is in prefill
+tokens     [1, T]                                T = 9
+positions  [1, T]    of each row in its own sequence
+slots      [T]       where each row's key and value go
+logit_rows [R]       rows whose logits are wanted: a's 3, b's 1, and c's last if its prompt ends here
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.kv.table import BlockTable
+
+
+class Span(NamedTuple):
+    """Consecutive positions of one sequence to compute in one forward."""
+
+    table: BlockTable
+    start: int
+    tokens: list[int]
+    logits: int  # the last so many rows are wanted
+
+    @property
+    def end(self) -> int:
+        """Position after the last one: the number of keys that the last row attends to."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedBatch:
+    """One forward's input."""
+
+    tokens: Tensor  # [1, T] int64
+    positions: Tensor  # [1, T] int64
+    slots: Tensor  # [T] int64
+    logit_rows: Tensor  # [R] int64
+    spans: tuple[Span, ...]
+
+    @property
+    def rows(self) -> int:
+        """T."""
+        return self.tokens.shape[1]
+
+
+def pack(spans: Sequence[Span], device: torch.device) -> RaggedBatch:
+    """Pack spans in order. Their positions must be reserved in their tables."""
+    tokens = [token for span in spans for token in span.tokens]
+    positions = [position for span in spans for position in range(span.start, span.end)]
+    slots = [slot for span in spans for slot in span.table.slots(span.start, span.end)]
+    ends = np.cumsum([len(span.tokens) for span in spans])
+    logit_rows = [row for span, end in zip(spans, ends, strict=True) for row in range(end - span.logits, end)]
+
+    def column(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=device)
+
+    return RaggedBatch(
+        column(tokens)[None], column(positions)[None], column(slots), column(logit_rows), tuple(spans)
+    )

@@ -1,0 +1,46 @@
+"""How much of a verified round becomes text: the first end of sequence, stop string or length limit cuts it."""
+
+from collections.abc import Collection, Sequence as Tokens
+from typing import NamedTuple
+
+from engine.api import FinishReason
+from engine.draft.base import Draft
+from engine.sequence import Sequence
+from engine.verify.chain import Verdict
+
+
+class Ending(NamedTuple):
+    """What one round adds to its sequence, and whether that ends it."""
+
+    tokens: list[int]
+    examined: int  # draft positions examined before the cut: what lies behind it is no evidence
+    accepted: int
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+def settle(sequence: Sequence, draft: Draft, verdict: Verdict, end_tokens: Collection[int]) -> Ending:
+    """Cut a verdict's tokens at the sequence's end. Feeds the sequence's stop-string finder; changes nothing else."""
+    if verdict.fault is not None:
+        return Ending([], 0, 0, "error", verdict.fault)
+    tokens = [*draft.tokens[: verdict.accepted], verdict.token]
+    kept, finish = _cut(sequence, tokens, () if sequence.sampling.ignore_eos else end_tokens)
+    if kept < len(tokens):
+        return Ending(tokens[:kept], min(kept, verdict.examined), min(kept, verdict.accepted), finish)
+    return Ending(tokens, verdict.examined, verdict.accepted, finish)
+
+
+def _cut(
+    sequence: Sequence, tokens: Tokens[int], end_tokens: Collection[int]
+) -> tuple[int, FinishReason | None]:
+    """(how many tokens stay, why the sequence ends with them)."""
+    for kept, token in enumerate(tokens, start=1):
+        if token in end_tokens:
+            return kept, "stop"
+        if sequence.text is not None:
+            sequence.text.push([token])
+            if sequence.text.stopped:
+                return kept, "stop"
+        if kept == sequence.remaining:
+            return kept, "length"
+    return len(tokens), None

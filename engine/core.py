@@ -1,0 +1,317 @@
+"""The engine: one step reads like the paper."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+
+from engine.api import (
+    DraftSettings,
+    FinishReason,
+    KVUsage,
+    Launch,
+    Output,
+    PhaseSeconds,
+    Request,
+    Round,
+    StepReport,
+)
+from engine.batch import RaggedBatch, Span, pack
+from engine.commit import Ending, settle
+from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.registry import make_proposer
+from engine.kv.memory import KVMemory
+from engine.kv.pool import BlockPool
+from engine.model.loader import LoadedModel, load
+from engine.model.runner import Runner
+from engine.scheduler import Schedule, Scheduler
+from engine.sequence import Sequence
+from engine.text import TextStream
+from engine.verify.chain import Claim, Verdict, verify
+from policies.base import Decision, LoadView, Observation, RequestView
+from policies.controller import Controller
+from policies.settings import PolicySettings
+
+
+class CannotServeError(Exception):
+    """Settings and model do not fit together; the message says what to change."""
+
+
+class Work(NamedTuple):
+    """A sequence whose rows give logits in this step, and its draft. Prompts that end here have no draft."""
+
+    sequence: Sequence
+    draft: Draft
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds since the last lap."""
+
+    _last: float
+
+    @classmethod
+    def start(cls) -> "Stopwatch":
+        """Begin the first lap."""
+        return cls(time.perf_counter())
+
+    def lap(self) -> float:
+        """Seconds of the lap that ends here."""
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+class Engine:
+    """Tokens in, tokens out. Not thread-safe: one loop calls it."""
+
+    def __init__(self, launch: Launch, loaded: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
+        self._loaded = loaded
+        self._tokenizer = tokenizer
+        self._device = loaded.model.device
+        self.max_context = min(launch.max_context or loaded.max_context, loaded.max_context)
+        blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
+        if blocks < 1:
+            raise CannotServeError(
+                f"{launch.kv_bytes >> 20} MiB hold no block of {launch.block_size} tokens at "
+                f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
+            )
+        self.pool = BlockPool(blocks, launch.block_size)
+        memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.model.dtype, self._device)
+        self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
+        self._runner = Runner(loaded.model, memory)
+        self._draft_settings = launch.draft
+        self._proposer = make_proposer(launch.draft, self._runner, len(loaded.shapes), self._device)
+        self.policy = Controller(launch.policy)
+        self._outbox: list[Output] = []
+        self.steps = 0
+
+    @classmethod
+    def start(cls, launch: Launch, say: Callable[[str], None]) -> "Engine":
+        """Load the model and make an engine. Raises UnsupportedModelError, CannotServeError or OSError."""
+        path = Path(launch.model_path)
+        loaded = load(path, getattr(torch, launch.dtype), torch.device(launch.device), say)
+        file = path / "tokenizer.json"
+        return cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
+
+    @property
+    def model_type(self) -> str:
+        """transformers' name of the architecture."""
+        return self._loaded.model_type
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by use."""
+        per_block = self._loaded.bytes_per_position * self.pool.block_size
+        return {"weights": self._loaded.weight_bytes, "kv": self.pool.total * per_block}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.scheduler.running or self.scheduler.waiting or self._outbox)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. One that cannot run is answered with an error by the next step."""
+        reason = self._refusal(request)
+        if reason:
+            self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason))
+            return
+        text = None
+        if request.sampling.stop and self._tokenizer is not None:
+            text = TextStream(self._tokenizer, request.sampling.stop, request.prompt)
+        self.scheduler.add(Sequence(request, self.pool, text))
+
+    def cancel(self, request: str) -> None:
+        """End a request; the next step says so. Unknown ids are ignored."""
+        sequence = self.scheduler.find(request)
+        if sequence is not None:
+            self._outbox.append(self._end(sequence, [], "cancelled"))
+
+    def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
+        """Take over hot settings. Raises DraftSettingsError, changing nothing."""
+        if draft != self._draft_settings:
+            self._proposer = make_proposer(draft, self._runner, len(self._loaded.shapes), self._device)
+            self._draft_settings = draft
+        self.policy.configure(policy)
+
+    def step(self) -> StepReport:
+        """schedule -> choose k -> draft -> verify -> commit -> observe."""
+        watch = Stopwatch.start()
+        schedule = self.scheduler.schedule()
+        decisions = self._choose(schedule.decodes)
+        scheduled = watch.lap()
+        drafts = self._draft(schedule.decodes, decisions)
+        drafted = watch.lap()
+        batch, work = self._pack(schedule, drafts)
+        verdicts = self._verify(batch, work)
+        verified = watch.lap()
+        endings = self._commit(schedule, work, verdicts)
+        rounds = self._observe(schedule.decodes, decisions, drafts, endings)
+        outputs = self._answer(work, endings)
+        self.steps += 1
+        phases = PhaseSeconds(schedule=scheduled, draft=drafted, verify=verified, commit=watch.lap())
+        return StepReport(
+            step=self.steps,
+            phases=phases,
+            rows=batch.rows,
+            prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            committed=sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)]),
+            kv=self.kv_usage(),
+            load_state=self.policy.load_state,
+            rounds=rounds,
+            outputs=outputs,
+        )
+
+    def kv_usage(self) -> KVUsage:
+        """Blocks by state."""
+        return KVUsage(free=self.pool.free, used=self.pool.used)
+
+    def check_integrity(self) -> None:
+        """Assert that no block is lost or held twice."""
+        self.scheduler.check_integrity()
+
+    def _choose(self, decodes: list[Sequence]) -> list[Decision]:
+        load = LoadView(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_free=self.pool.free / self.pool.total,
+        )
+        return self.policy.decide(load, [_view(sequence) for sequence in decodes])
+
+    def _draft(self, decodes: list[Sequence], decisions: list[Decision]) -> list[Draft]:
+        """One draft per decoding sequence; room for k more positions is reserved before anyone writes there."""
+        asks = []
+        for sequence, decision in zip(decodes, decisions, strict=True):
+            sequence.table.reserve(len(sequence.tokens) + decision.k)
+            if decision.k > 0:
+                asks.append(Ask(sequence, decision.k))
+        proposed = iter(self._proposer.propose(asks))
+        return [next(proposed) if decision.k > 0 else NO_DRAFT for decision in decisions]
+
+    def _pack(self, schedule: Schedule, drafts: list[Draft]) -> tuple[RaggedBatch, list[Work]]:
+        """All rows of the step: decodes first, in order, then prompt chunks."""
+        spans, work = [], []
+        for sequence, draft in zip(schedule.decodes, drafts, strict=True):
+            spans.append(_rows(sequence, 1, draft.tokens, logits=len(draft.tokens) + 1))
+            work.append(Work(sequence, draft))
+        for sequence, rows in schedule.chunks:
+            sequence.table.reserve(sequence.table.committed + rows)
+            ends = rows == sequence.uncomputed
+            spans.append(_rows(sequence, rows, [], logits=int(ends)))
+            if ends:
+                work.append(Work(sequence, NO_DRAFT))
+        return pack(spans, self._device), work
+
+    def _verify(self, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
+        if batch.rows == 0:
+            return []
+        logits = self._runner.forward(batch)
+        return verify(logits, [Claim(draft, s.sampling, len(s.tokens)) for s, draft in work])
+
+    def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
+        """Take the verdicts into the sequences; roll back what was rejected."""
+        for sequence, rows in schedule.chunks:
+            sequence.table.commit(sequence.table.committed + rows)
+        endings = []
+        for (sequence, draft), verdict in zip(work, verdicts, strict=True):
+            ending = settle(sequence, draft, verdict, self._loaded.end_tokens)
+            sequence.tokens += ending.tokens
+            if ending.tokens:
+                sequence.table.commit(len(sequence.tokens) - 1)
+            endings.append(ending)
+        return endings
+
+    def _observe(
+        self, decodes: list[Sequence], decisions: list[Decision], drafts: list[Draft], endings: list[Ending]
+    ) -> list[Round]:
+        """Count the rounds and let the policy learn from them."""
+        rounds = []
+        for sequence, decision, draft, ending in zip(decodes, decisions, drafts, endings, strict=False):
+            proposer = self._proposer.name if decision.k > 0 else "none"
+            drafted = len(draft.tokens)
+            sequence.tally.add(decision.k, proposer, drafted, ending.examined, ending.accepted)
+            rounds.append(
+                Round(
+                    request=sequence.id,
+                    traffic_class=sequence.request.traffic_class,
+                    proposer=proposer,
+                    k=decision.k,
+                    drafted=drafted,
+                    examined=ending.examined,
+                    accepted=ending.accepted,
+                    reason=decision.reason,
+                    text=decision.text,
+                )
+            )
+        self.policy.observe([_observation(r) for r in rounds if r.drafted])
+        return rounds
+
+    def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
+        """What the requests are told, those refused or cancelled since the last step included."""
+        outputs, self._outbox = self._outbox, []
+        for (sequence, _), ending in zip(work, endings, strict=True):
+            if ending.finish is None:
+                outputs.append(Output(id=sequence.id, tokens=ending.tokens))
+            else:
+                outputs.append(self._end(sequence, ending.tokens, ending.finish, ending.error))
+        return outputs
+
+    def _end(
+        self, sequence: Sequence, tokens: list[int], finish: FinishReason, error: str | None = None
+    ) -> Output:
+        self.scheduler.remove(sequence)
+        self.policy.forget(sequence.id)
+        self._proposer.forget(sequence.id)
+        return Output(id=sequence.id, tokens=tokens, finish=finish, error=error, report=sequence.report())
+
+    def _refusal(self, request: Request) -> str | None:
+        """Why a request cannot run, or None."""
+        prompt, wanted = len(request.prompt), request.sampling.max_tokens
+        if prompt == 0:
+            return "the prompt is empty: it needs at least one token"
+        if wanted < 1:
+            return f"max_tokens is {wanted}: it must be at least 1"
+        if prompt + wanted > self.max_context:
+            return (
+                f"the prompt has {prompt} tokens and max_tokens is {wanted}, together more than the context of "
+                f"{self.max_context}: shorten one of them"
+            )
+        if not all(0 <= token < self._loaded.vocabulary for token in request.prompt):
+            return f"the prompt has a token outside the vocabulary of {self._loaded.vocabulary}"
+        if self.pool.blocks_for(prompt + wanted - 1) > self.pool.total:
+            return (
+                f"the request may need {prompt + wanted} tokens of KV memory, the pool holds "
+                f"{self.pool.total * self.pool.block_size}: lower max_tokens or raise engine.kv_mib"
+            )
+        if request.sampling.stop and self._tokenizer is None:
+            return "the model directory has no tokenizer.json, so stop strings cannot be found in its text"
+        return None
+
+
+def _view(sequence: Sequence) -> RequestView:
+    request = sequence.request
+    return RequestView(
+        request=request.id,
+        traffic_class=request.traffic_class,
+        tenant=request.tenant,
+        remaining_tokens=sequence.remaining,
+        context_tokens=len(sequence.tokens),
+        speculate=request.speculate,
+        fixed_k=request.k,
+    )
+
+
+def _rows(sequence: Sequence, rows: int, draft: list[int], *, logits: int) -> Span:
+    """The next `rows` uncomputed tokens of a sequence, and its draft after them."""
+    start = sequence.table.committed
+    return Span(sequence.table, start, sequence.tokens[start : start + rows] + draft, logits)
+
+
+def _observation(r: Round) -> Observation:
+    return Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)

@@ -1,0 +1,84 @@
+"""Self-speculation: the target with some of its layers left out drafts for the whole of it.
+
+Source: Zhang et al., "Draft & verify: lossless large language model acceleration via self-speculative decoding",
+ACL 2024. The draft reads the target's own keys and values of the committed positions and writes those of its guesses
+into the positions reserved for them, where verification overwrites them. So it needs no cache of its own, and nothing
+goes stale while drafting is off.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.batch import Span, pack
+from engine.draft.base import Ask, Draft
+from engine.model.runner import Runner
+from engine.sampling.processors import RowParams, probabilities
+from engine.sampling.rng import Purpose, uniforms
+from engine.verify.draw import draw
+
+
+def default_skip(layers: int) -> tuple[int, ...]:
+    """Every second layer of the middle half: the first layers build the features, the last ones choose the words."""
+    quarter = layers // 4
+    return tuple(range(quarter, layers - quarter, 2))
+
+
+class LayerSkipProposer:
+    """Drafts token by token, all asking sequences at once."""
+
+    name = "layer-skip"
+
+    def __init__(self, runner: Runner, skip: tuple[int, ...], device: torch.device) -> None:
+        self._runner = runner
+        self._model = runner.without_layers(skip)
+        self._device = device
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """See Proposer. Each pass drafts one more token for every sequence that wants one."""
+        tokens: list[list[int]] = [[] for _ in asks]
+        laws: list[list[Tensor]] = [[] for _ in asks]
+        for depth in range(max((ask.k for ask in asks), default=0)):
+            active = [i for i, ask in enumerate(asks) if ask.k > depth]
+            logits = self._forward([asks[i] for i in active], [tokens[i] for i in active])
+            self._extend(
+                [asks[i] for i in active], logits, [tokens[i] for i in active], [laws[i] for i in active]
+            )
+        return [
+            Draft(drafted, torch.stack(law) if law else None)
+            for drafted, law in zip(tokens, laws, strict=True)
+        ]
+
+    def forget(self, request: str) -> None:
+        """See Proposer. There is no state to drop."""
+
+    def _forward(self, asks: Sequence[Ask], drafted: Sequence[list[int]]) -> Tensor:
+        """Logits after the last token of each sequence, drafted ones included: [B, V]."""
+        spans = []
+        for ask, guesses in zip(asks, drafted, strict=True):
+            sequence = ask.sequence
+            last = guesses[-1] if guesses else sequence.tokens[-1]
+            spans.append(Span(sequence.table, len(sequence.tokens) - 1 + len(guesses), [last], 1))
+        return self._runner.forward(pack(spans, self._device), model=self._model)
+
+    def _extend(
+        self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]
+    ) -> None:
+        """Append one token to each draft, and its law where the request samples. logits: [B, V]."""
+        top = logits.argmax(dim=-1).tolist()
+        sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]
+        for i, ask in enumerate(asks):
+            if ask.sequence.sampling.temperature == 0:
+                tokens[i].append(top[i])
+        if not sampled:
+            return
+        sequences = [asks[i].sequence for i in sampled]
+        q = probabilities(logits[sampled], RowParams.of([s.sampling for s in sequences], logits.device))
+        seeds = np.array([s.sampling.seed for s in sequences], dtype=np.uint64)
+        positions = np.array([len(asks[i].sequence.tokens) + len(tokens[i]) for i in sampled], dtype=np.int64)
+        drawn = draw(q, torch.from_numpy(uniforms(seeds, positions, Purpose.DRAFT))).tolist()
+        for i, token, law in zip(sampled, drawn, q, strict=True):
+            tokens[i].append(token)
+            laws[i].append(law)

@@ -1,0 +1,68 @@
+"""Prompt lookup: the text so far often says what comes next.
+
+Find the longest earlier match of the text's last tokens, the most recent one among equals, and guess that what
+followed then follows now. Source: Saxena, "Prompt lookup decoding", 2023.
+"""
+
+from collections.abc import Sequence
+
+from engine.draft.base import NO_DRAFT, Ask, Draft
+
+
+class NgramProposer:
+    """Drafts by lookup in each sequence's own tokens. Certain drafts: q is one-hot."""
+
+    name = "ngram"
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self._lengths = range(longest, shortest - 1, -1)
+        self._indexes: dict[str, _Index] = {}
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """See Proposer."""
+        return [self._draft(ask) for ask in asks]
+
+    def forget(self, request: str) -> None:
+        """See Proposer."""
+        self._indexes.pop(request, None)
+
+    def _draft(self, ask: Ask) -> Draft:
+        tokens = ask.sequence.tokens
+        index = self._indexes.setdefault(ask.sequence.id, _Index(self._lengths))
+        follows = index.continuation(tokens)
+        return NO_DRAFT if follows is None else Draft(_read_on(tokens, follows, ask.k))
+
+
+def _read_on(tokens: Sequence[int], start: int, k: int) -> list[int]:
+    """k tokens from `start`; past the end it reads its own guesses, so a loop of any period goes on."""
+    draft: list[int] = []
+    for position in range(start, start + k):
+        draft.append(tokens[position] if position < len(tokens) else draft[position - len(tokens)])
+    return draft
+
+
+class _Index:
+    """Where each n-gram of one text was last followed by something."""
+
+    def __init__(self, lengths: range) -> None:
+        self._lengths = lengths
+        self._follows: dict[tuple[int, ...], int] = {}
+        self._indexed = 0  # n-grams that end before this position are in the index
+
+    def continuation(self, tokens: Sequence[int]) -> int | None:
+        """Position after the best earlier match of the text's end, or None."""
+        self._catch_up(tokens)
+        for n in self._lengths:
+            if n < len(tokens):
+                follows = self._follows.get(tuple(tokens[-n:]))
+                if follows is not None:
+                    return follows
+        return None
+
+    def _catch_up(self, tokens: Sequence[int]) -> None:
+        """Index what was added since the last look, except the text's end itself: it is what is looked for."""
+        for end in range(max(self._indexed, 1), len(tokens)):
+            for n in self._lengths:
+                if n <= end:
+                    self._follows[tuple(tokens[end - n : end])] = end
+        self._indexed = len(tokens)

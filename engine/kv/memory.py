@@ -1,0 +1,57 @@
+"""The memory behind the block pool: keys and values of every layer, addressed by slot.
+
+slot = block * block_size + offset          keys[layer]: [slots, kv_heads, key_dim]
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class LayerShape(NamedTuple):
+    """What one attention layer stores per position."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def bytes_per_position(self, dtype: torch.dtype) -> int:
+        """Bytes of one position's key and value."""
+        return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+class KVMemory:
+    """Keys and values of all sequences. Zeroed: rows beyond a sequence's end are masked, and must not be NaN."""
+
+    def __init__(
+        self,
+        layers: dict[int, LayerShape],
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        slots = blocks * block_size
+        self.block_size = block_size
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        for index, shape in layers.items():
+            self.keys[index] = torch.zeros(slots, shape.kv_heads, shape.key_dim, dtype=dtype, device=device)
+            self.values[index] = torch.zeros(
+                slots, shape.kv_heads, shape.value_dim, dtype=dtype, device=device
+            )
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store rows. slots: [T]; key, value: [T, kv_heads, dim]."""
+        self.keys[layer].index_copy_(0, slots, key)
+        self.values[layer].index_copy_(0, slots, value)
+
+    def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of B tables of equal length. blocks: [B, N] -> [B, kv_heads, N * block_size, dim] each."""
+        return self._by_block(self.keys[layer], blocks), self._by_block(self.values[layer], blocks)
+
+    def _by_block(self, store: Tensor, blocks: Tensor) -> Tensor:
+        _, heads, dim = store.shape
+        rows = store.view(-1, self.block_size * heads * dim).index_select(0, blocks.flatten())
+        return rows.view(blocks.shape[0], -1, heads, dim).transpose(1, 2)

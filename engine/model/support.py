@@ -1,0 +1,44 @@
+"""Which models this engine can run. A refusal is a sentence; silence would be wrong tokens."""
+
+from typing import Any, Final
+
+_LAYER_TYPES: Final = {"full_attention", "sliding_attention"}
+_ROPE_COUPLED: Final = {"longrope", "dynamic"}
+
+
+class UnsupportedModelError(Exception):
+    """The model cannot run on this engine; the message says why."""
+
+
+def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
+    """Why a transformers config cannot run here, or None.
+
+    Necessary, not sufficient: `engine.model.check.self_check` runs the loaded model against itself.
+    """
+    kind = getattr(config, "model_type", "unknown")
+    if getattr(config, "is_encoder_decoder", False):
+        return f"{kind} is an encoder-decoder model: this engine runs decoder-only models"
+    if model_class is not None and not getattr(model_class, "_supports_attention_backend", False):
+        return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
+    if model_class is not None and getattr(model_class, "_is_stateful", False):
+        return f"{kind} keeps a recurrent state that cannot be rolled back after a rejected draft"
+    return _layer_reason(kind, config) or _rope_reason(kind, config)
+
+
+def _layer_reason(kind: str, config: Any) -> str | None:
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    if others:
+        return f"{kind} has layers of type {', '.join(others)}: only full and sliding-window attention can be rolled back"
+    return None
+
+
+def _rope_reason(kind: str, config: Any) -> str | None:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+    coupled = {str(entry.get("rope_type")) for entry in nested} & _ROPE_COUPLED
+    if coupled:
+        return (
+            f"{kind} uses {coupled.pop()} RoPE, whose angles depend on the longest sequence of the batch: "
+            "packed requests would change each other"
+        )
+    return None

@@ -1,0 +1,161 @@
+"""The engine process: reads frames from the daemon, steps, writes reports. Ends when the daemon's end closes.
+
+Started by the daemon as `python -m engine.worker --fd N`, where N is one end of a socket pair.
+"""
+
+import argparse
+import logging
+import queue
+import signal
+import socket
+import sys
+import threading
+from typing import Final
+
+import torch
+
+from engine.api import (
+    Cancel,
+    Configure,
+    FromEngine,
+    Idle,
+    Launch,
+    Loading,
+    Ready,
+    Refused,
+    Shutdown,
+    Submit,
+    ToEngine,
+)
+from engine.core import CannotServeError, Engine
+from engine.draft.registry import DraftSettingsError
+from engine.model.support import UnsupportedModelError
+from engine.wire import frame, read_to_engine
+
+_IDLE_SECONDS: Final = 0.5
+_log = logging.getLogger("specd.engine")
+
+
+class Inbox:
+    """Messages of the daemon, read by a thread so that a step never waits for them. None: the daemon has gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._queue: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+        self._sock = sock
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def drain(self) -> list[ToEngine | None]:
+        """All that has come, without waiting."""
+        found = []
+        while not self._queue.empty():
+            found.append(self._queue.get())
+        return found
+
+    def wait(self, seconds: float) -> list[ToEngine | None]:
+        """The next message and all that came with it; empty when none came in time."""
+        try:
+            return [self._queue.get(timeout=seconds), *self.drain()]
+        except queue.Empty:
+            return []
+
+    def _read(self) -> None:
+        try:
+            while (message := read_to_engine(self._sock)) is not None:
+                self._queue.put(message)
+        except OSError:
+            _log.debug("the daemon's end of the socket is gone")
+        self._queue.put(None)
+
+
+class Worker:
+    """One engine behind one socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._inbox = Inbox(sock)
+
+    def run(self) -> int:
+        """Serve until told to end. Returns the exit code: 2 for what the user must change."""
+        launch = self._first()
+        if launch is None:
+            return 0
+        if launch.threads:
+            torch.set_num_threads(launch.threads)
+        try:
+            engine = Engine.start(launch, lambda message: self._send(Loading(message)))
+        except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
+            self._send(Refused(str(fault)))
+            return 2
+        self._send(_ready(engine, launch))
+        while self._take(engine, self._next(engine)):
+            if engine.has_work:
+                self._send(engine.step())
+        return 0
+
+    def _first(self) -> Launch | None:
+        messages = self._inbox.wait(60.0)
+        launch = messages[0] if messages else None
+        assert launch is None or isinstance(launch, Launch), f"the first frame must be Launch, it is {launch}"
+        return launch
+
+    def _next(self, engine: Engine) -> list[ToEngine | None]:
+        if engine.has_work:
+            return self._inbox.drain()
+        messages = self._inbox.wait(_IDLE_SECONDS)
+        if not messages:
+            self._send(Idle(engine.steps, engine.kv_usage()))
+        return messages
+
+    def _take(self, engine: Engine, messages: list[ToEngine | None]) -> bool:
+        """Apply messages. False when it is time to end."""
+        for message in messages:
+            match message:
+                case Submit(request=request):
+                    engine.submit(request)
+                case Cancel(id=request_id):
+                    engine.cancel(request_id)
+                case Configure(policy=policy, draft=draft):
+                    try:
+                        engine.configure(policy, draft)
+                    except DraftSettingsError as fault:
+                        _log.error("settings not taken over, the old ones stay: %s", fault)  # noqa: TRY400
+                case Shutdown() | None:
+                    return False
+                case Launch():
+                    _log.error("a second Launch was ignored")
+        return True
+
+    def _send(self, message: FromEngine) -> None:
+        self._sock.sendall(frame(message))
+
+
+def _ready(engine: Engine, launch: Launch) -> Ready:
+    return Ready(
+        model_path=launch.model_path,
+        model_type=engine.model_type,
+        dtype=launch.dtype,
+        quantization="none",
+        max_context=engine.max_context,
+        kv_blocks=engine.pool.total,
+        block_size=engine.pool.block_size,
+        proposer=launch.draft.kind,
+        memory=engine.memory,
+    )
+
+
+def main() -> int:
+    """Entry of the process."""
+    parser = argparse.ArgumentParser(description="the engine process of specd; started by the daemon")
+    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return Worker(socket.socket(fileno=arguments.fd)).run()
+    except BrokenPipeError:
+        return 0  # the daemon went first
+
+
+if __name__ == "__main__":
+    sys.exit(main())

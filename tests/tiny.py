@@ -1,0 +1,75 @@
+"""Tiny models with random weights and a byte-level tokenizer: real directories, loaded in a second."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 320
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "head_dim": 16,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 8},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 16},
+    "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},
+    "gpt_oss": {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512},
+    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+}
+
+
+def make_tokenizer() -> Tokenizer:
+    """Bytes and a few merges, with three special tokens at the front; every text round-trips."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|im_start|>", "<|im_end|>", "<|pad|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(
+        ["the daemon drafts and the target decides " * 4, "def add(a, b):\n    return a + b\n"], trainer
+    )
+    return tokenizer
+
+
+def make_model_dir(
+    path: Path, family: str = "llama", *, seed: int = 0, scale: float = 4.0, **changes: Any
+) -> Path:
+    """Write config, random weights, tokenizer and chat template of a tiny model. A larger scale makes surer rows."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    values = _COMMON | FAMILIES[family] | changes
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed" not in name and "lm_head" not in name:
+                parameter.mul_(scale)
+    model.save_pretrained(path)
+    make_tokenizer().save(str(path / "tokenizer.json"))
+    (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (path / "tokenizer_config.json").write_text('{"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}')
+    return path
