@@ -213,7 +213,7 @@ class Metrics:
         )
         yield _gauges(
             "specd_acceptance",
-            "Accepted over examined draft tokens, recent ones first; NaN until something was examined.",
+            "Accepted over examined draft tokens, old ones fading; NaN until something was examined.",
             ("class",),
             [((name,), acceptance.value) for name, acceptance in self._classes.items()],
         )

@@ -12,7 +12,7 @@ from itertools import accumulate
 from engine.api import Output
 
 MAX_POSITIONS = 16
-"""No round drafts more: the config and the API both limit k to it."""
+"""The config and the API limit k to it; of a longer round the rest would go uncounted by position."""
 
 
 class Histogram:
@@ -49,8 +49,8 @@ class ProposerTally:
         self.drafts += times
         self.drafted += drafted * times
         self.accepted += accepted * times
-        self._examined_lengths[examined] += times
-        self._accepted_lengths[accepted] += times
+        self._examined_lengths[min(examined, MAX_POSITIONS)] += times
+        self._accepted_lengths[min(accepted, MAX_POSITIONS)] += times
 
     def examined_by_position(self) -> list[int]:
         """Rounds in which each position, the first one first, was examined."""
