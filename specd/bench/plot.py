@@ -29,23 +29,26 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     throughput, latency = figure.subplots(1, 2)
     for mix in dict.fromkeys(summary.mix for summary in summaries):
         _draw(throughput, latency, mix, [s for s in summaries if s.mix == mix])
-    _label(throughput, "tokens per second, all clients")
-    _label(latency, "inter-token time, ms")
+    clients = sorted({summary.concurrency for summary in summaries})
+    _label(throughput, clients, "tokens per second, all clients")
+    _label(latency, clients, "inter-token time, ms")
     figure.savefig(path, dpi=150)
 
 
 def _draw(throughput: Any, latency: Any, mix: str, summaries: Sequence[Summary]) -> None:
-    throughput.plot(
-        [s.concurrency for s in summaries], [s.tokens_per_second for s in summaries], "o-", label=mix
-    )
+    clients, speeds = [s.concurrency for s in summaries], [s.tokens_per_second for s in summaries]
+    (line,) = throughput.plot(clients, speeds, "o-", label=mix)
     told = [(s.concurrency, s.inter_token) for s in summaries if s.inter_token is not None]
     for name, style in (("p50", "o-"), ("p99", "x--")):
         values = [getattr(inter_token, name) * 1e3 for _, inter_token in told]
-        latency.plot([clients for clients, _ in told], values, style, label=f"{mix}, {name}")
+        latency.plot([c for c, _ in told], values, style, color=line.get_color(), label=f"{mix}, {name}")
 
 
-def _label(axes: Any, quantity: str) -> None:
+def _label(axes: Any, clients: Sequence[int], quantity: str) -> None:
     axes.set_xlabel("concurrent clients")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(clients, [str(count) for count in clients])
+    axes.set_xticks([], minor=True)
     axes.set_ylabel(quantity)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
