@@ -1,6 +1,7 @@
 """How much of a verified round becomes text: the first end of sequence, stop string or length limit cuts it."""
 
-from collections.abc import Collection, Sequence as Tokens
+from collections.abc import Collection
+from collections.abc import Sequence as Tokens
 from typing import NamedTuple
 
 from engine.api import FinishReason

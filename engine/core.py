@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from tokenizers import Tokenizer
 
+from engine.admission import Limits, refusal
 from engine.api import (
     DraftSettings,
     FinishReason,
@@ -87,6 +88,12 @@ class Engine:
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, self._runner, len(loaded.shapes), self._device)
         self.policy = Controller(launch.policy)
+        self._limits = Limits(
+            max_context=self.max_context,
+            kv_positions=blocks * launch.block_size,
+            vocabulary=loaded.vocabulary,
+            finds_stop_strings=tokenizer is not None,
+        )
         self._outbox: list[Output] = []
         self.steps = 0
 
@@ -116,7 +123,7 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. One that cannot run is answered with an error by the next step."""
-        reason = self._refusal(request)
+        reason = refusal(request, self._limits)
         if reason:
             self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason))
             return
@@ -269,29 +276,6 @@ class Engine:
         self.policy.forget(sequence.id)
         self._proposer.forget(sequence.id)
         return Output(id=sequence.id, tokens=tokens, finish=finish, error=error, report=sequence.report())
-
-    def _refusal(self, request: Request) -> str | None:
-        """Why a request cannot run, or None."""
-        prompt, wanted = len(request.prompt), request.sampling.max_tokens
-        if prompt == 0:
-            return "the prompt is empty: it needs at least one token"
-        if wanted < 1:
-            return f"max_tokens is {wanted}: it must be at least 1"
-        if prompt + wanted > self.max_context:
-            return (
-                f"the prompt has {prompt} tokens and max_tokens is {wanted}, together more than the context of "
-                f"{self.max_context}: shorten one of them"
-            )
-        if not all(0 <= token < self._loaded.vocabulary for token in request.prompt):
-            return f"the prompt has a token outside the vocabulary of {self._loaded.vocabulary}"
-        if self.pool.blocks_for(prompt + wanted - 1) > self.pool.total:
-            return (
-                f"the request may need {prompt + wanted} tokens of KV memory, the pool holds "
-                f"{self.pool.total * self.pool.block_size}: lower max_tokens or raise engine.kv_mib"
-            )
-        if request.sampling.stop and self._tokenizer is None:
-            return "the model directory has no tokenizer.json, so stop strings cannot be found in its text"
-        return None
 
 
 def _view(sequence: Sequence) -> RequestView:

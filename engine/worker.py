@@ -118,7 +118,7 @@ class Worker:
                     try:
                         engine.configure(policy, draft)
                     except DraftSettingsError as fault:
-                        _log.error("settings not taken over, the old ones stay: %s", fault)  # noqa: TRY400
+                        _log.error("settings not taken over, the old ones stay: %s", fault)
                 case Shutdown() | None:
                     return False
                 case Launch():

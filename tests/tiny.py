@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 320
 CHAT_TEMPLATE = (
@@ -59,8 +60,6 @@ def make_model_dir(
     path: Path, family: str = "llama", *, seed: int = 0, scale: float = 4.0, **changes: Any
 ) -> Path:
     """Write config, random weights, tokenizer and chat template of a tiny model. A larger scale makes surer rows."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     torch.manual_seed(seed)
     values = _COMMON | FAMILIES[family] | changes
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values))

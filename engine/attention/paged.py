@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface
 
 from engine.attention.plan import AttentionPlan, Group
 from engine.kv.memory import KVMemory, LayerShape
@@ -35,7 +36,7 @@ class Extras:
     sinks: Tensor | None = None  # [heads]
 
 
-def attention_forward(
+def attention_forward(  # noqa: PLR0917  transformers calls it so
     module: nn.Module,
     query: Tensor,  # [1, heads, T, dim]
     key: Tensor,  # [1, kv_heads, T, dim]
@@ -54,15 +55,13 @@ def attention_forward(
         softcap=kwargs.get("softcap"),
         sinks=kwargs.get("s_aux"),
     )
-    rows = (x[0].transpose(0, 1) for x in (query, key, value))
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return specd.attend(layer, *rows, extras)[None], None
+    return specd.attend(layer, q, k, v, extras)[None], None
 
 
 def register() -> None:
     """Make `specd_paged` known to transformers. Idempotent."""
-    from transformers import AttentionInterface
-
     AttentionInterface.register(NAME, attention_forward)
 
 

@@ -26,7 +26,7 @@ class BlockTable:
         return len(self.blocks) * self._pool.block_size
 
     def reserve(self, positions: int) -> None:
-        """Make room for so many positions in all, and count them as written. Raises OutOfBlocksError, changing nothing."""
+        """Make room for so many positions, and count them as written. Raises OutOfBlocksError, changing nothing."""
         missing = self._pool.blocks_for(positions) - len(self.blocks)
         if missing > 0:
             self.blocks += self._pool.take(missing)

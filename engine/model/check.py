@@ -46,8 +46,8 @@ def self_check(model: Any, shapes: dict[int, LayerShape], expected: Tensor) -> N
     error = float(((ragged.float() - expected).abs().max(dim=-1).values / spread).max())
     if not error <= _TOLERANCE[model.dtype]:
         raise UnsupportedModelError(
-            f"{model.config.model_type}: the self-check failed, packed logits differ from plain ones by {error:.2g} of "
-            f"their spread (at most {_TOLERANCE[model.dtype]} is rounding); this engine would produce wrong text with it"
+            f"{model.config.model_type}: the self-check failed, packed logits differ from plain ones by {error:.2g} "
+            f"of their spread (rounding is at most {_TOLERANCE[model.dtype]}); this engine would write wrong text"
         )
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
 from engine.attention import paged
 from engine.kv.memory import LayerShape
@@ -55,8 +57,6 @@ def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[st
 
 
 def _config(path: Path) -> tuple[Any, Any]:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     try:
         model_class = AutoModelForCausalLM._model_mapping[type(config)]  # noqa: SLF001
@@ -68,9 +68,6 @@ def _config(path: Path) -> tuple[Any, Any]:
 
 
 def _weights(path: Path, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
     logging.disable_progress_bar()
     paged.register()
     model, report = AutoModelForCausalLM.from_pretrained(
@@ -85,7 +82,7 @@ def _weights(path: Path, dtype: torch.dtype) -> Any:
     missing = sorted(report["missing_keys"])
     if missing:
         raise UnsupportedModelError(
-            f"{path} lacks {len(missing)} weights, the first is {missing[0]}: the model would run on random numbers there"
+            f"{path} lacks {len(missing)} weights, the first is {missing[0]}: it would run on random numbers there"
         )
     return model
 

@@ -79,5 +79,5 @@ def _replace(module: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     if all(children[name] is child for name, child in module.named_children()):
         return module
     clone = copy.copy(module)
-    clone._modules = dict(module._modules) | children  # noqa: SLF001
+    clone._modules = {**module._modules, **children}  # noqa: SLF001
     return clone

@@ -28,7 +28,7 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
 def _layer_reason(kind: str, config: Any) -> str | None:
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
     if others:
-        return f"{kind} has layers of type {', '.join(others)}: only full and sliding-window attention can be rolled back"
+        return f"{kind} has layers of type {', '.join(others)}: only full and sliding attention can be rolled back"
     return None
 
 

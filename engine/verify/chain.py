@@ -58,8 +58,8 @@ def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
             sampled.append(i)
     if sampled:
         chosen = [claims[i] for i in sampled]
-        rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in sampled])
-        for i, verdict in zip(sampled, rejection(logits[torch.from_numpy(rows)], chosen), strict=True):
+        indices = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in sampled])
+        for i, verdict in zip(sampled, rejection(logits[torch.from_numpy(indices)], chosen), strict=True):
             verdicts[i] = verdict
     return [verdict for verdict in verdicts if verdict is not None]
 

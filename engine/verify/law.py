@@ -33,7 +33,7 @@ def processed(logits: NDArray[np.float64], temperature: float, top_k: int = 0, t
     scaled = logits / temperature
     if 0 < top_k < len(scaled):
         scaled = np.where(scaled >= np.sort(scaled)[-top_k], scaled, -np.inf)
-    p = np.exp(scaled - scaled.max())
+    p: Law = np.exp(scaled - scaled.max())
     p /= p.sum()
     if top_p < 1:
         falling = np.sort(p)[::-1]
