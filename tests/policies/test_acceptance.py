@@ -76,6 +76,8 @@ def test_old_evidence_weighs_half_after_a_half_life_of_examined_tokens():
     for _ in range(5):
         evidence.add(accepted=0, examined=1, half_life=5.0)
     assert evidence.accepted == pytest.approx(4.0)
+    evidence.add(accepted=5, examined=5, half_life=5.0)
+    assert evidence.accepted == pytest.approx(2.0 + 5.0)
 
 
 def test_a_round_without_a_draft_says_nothing():

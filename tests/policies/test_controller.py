@@ -181,6 +181,17 @@ def test_a_reload_keeps_the_load_state_until_its_dwell_is_over():
     assert ks == [0] * (ROOMY.dwell_steps - 1) + [3]
 
 
+def test_a_reload_reaches_every_part():
+    controller = Controller(PolicySettings(load=ROOMY))
+    assert only(controller, view("a")).k == 3
+    controller.configure(PolicySettings(prior=0.95, load=ROOMY))
+    assert only(controller, view("b")).k == 8
+    controller.configure(PolicySettings(prior=0.95, load=LoadSettings(table=((1000, 2),))))
+    assert only(controller, view("c")).k == 2
+    controller.configure(PolicySettings(prior=0.01, probe_every=1))
+    assert only(controller, view("d")).reason is Reason.PROBE
+
+
 def test_a_kind_that_does_not_exist_is_refused_by_name_and_changes_nothing():
     controller = Controller(PolicySettings())
     before = only(controller, view())
@@ -200,6 +211,16 @@ def test_a_request_that_ended_leaves_nothing_but_what_its_class_learned():
     assert (learned.traffic_class, learned.proposer) == ("chat", "ngram")
     assert learned.acceptance > 0.9
     assert learned.examined > 50
+
+
+def test_nothing_is_kept_of_requests_that_have_ended():
+    controller = Controller(PolicySettings())
+    for number in range(100):
+        only(controller, view(f"r{number}"))
+        controller.observe(rounds(1, 2, request=f"r{number}"))
+        controller.forget(f"r{number}")
+    assert not controller._estimates._requests
+    assert not controller._probes._history
 
 
 def test_before_the_first_step_the_load_allows_everything():

@@ -77,6 +77,19 @@ def test_a_looser_cap_was_allowed_by_every_step_of_a_whole_dwell(settings, count
             assert all(other <= step - dwell for other in changes if other < step)
 
 
+def test_a_dwell_that_is_interrupted_starts_again():
+    policy = LoadPolicy(LoadSettings(table=((2, 8), (8, 4)), dwell_steps=3), k_max=8)
+    caps = [limit.cap for limit in run(policy, [5, 1, 1, 5, 1, 1, 1])]
+    assert caps == [4, 4, 4, 4, 4, 4, 8]
+
+
+def test_a_dwell_grants_no_more_than_its_busiest_step_allowed():
+    policy = LoadPolicy(LoadSettings(table=((2, 8), (8, 4), (16, 2)), dwell_steps=3), k_max=8)
+    limits = run(policy, [16, 8, 1, 1, 1])
+    assert [limit.cap for limit in limits] == [2, 2, 2, 4, 4]
+    assert limits[3].text == "load cap: held for 3 more steps"
+
+
 @given(rules(), st.integers(0, 48))
 def test_a_steady_load_ends_at_what_the_rules_allow(settings, running):
     policy = LoadPolicy(settings, k_max=8)

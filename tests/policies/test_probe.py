@@ -109,6 +109,11 @@ def test_a_probe_under_load_needs_room_and_passes_on_to_who_has_it(remaining, ev
     assert all(last[request.request].k <= request.remaining_tokens - 1 for request in batch)
 
 
+def test_a_probe_stays_under_the_cap_of_a_shrunk_load():
+    controller = hopeless(1, LoadSettings(table=((100, 2),)), probe_k=4)
+    assert step(controller, [view("r")])["r"].k == 2
+
+
 def test_a_probe_that_finds_no_room_waits_for_it():
     controller = hopeless(3)
     reasons = [step(controller, [view("r", remaining=1)])["r"].reason for _ in range(5)]
