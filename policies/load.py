@@ -3,8 +3,8 @@
 A tighter cap holds at once. A looser one waits until the load has allowed it for `dwell_steps` steps in a
 row, and once the cap is 0 the load must first fall to `resume_at`:
 
-    running  1 ... 16   17 ... 32   33 ...   32 ... 25   24 ...
-    cap      as the table says      0        0           as the table says, after the dwell
+    running  1 ........... 32   33 ... 48 ... 25   24 ............................. 1
+    cap      as the table says  0                  as the table says, after each dwell
 """
 
 from dataclasses import dataclass
