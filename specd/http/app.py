@@ -18,11 +18,13 @@ from specd.http.prompt import PromptEncoder
 from specd.http.shapes import ChatShape, CompletionShape
 
 
-async def _encode_completion(encoder: PromptEncoder, body: CompletionBody) -> list[int]:
+async def encode_completion(encoder: PromptEncoder, body: CompletionBody) -> list[int]:
+    """Text goes through the tokenizer, tokens are checked."""
     return await encoder.text(body.prompt) if isinstance(body.prompt, str) else encoder.checked(body.prompt)
 
 
-async def _encode_chat(encoder: PromptEncoder, body: ChatBody) -> list[int]:
+async def encode_chat(encoder: PromptEncoder, body: ChatBody) -> list[int]:
+    """Through the model's chat template."""
     return await encoder.chat([message.as_template_input() for message in body.messages])
 
 
@@ -40,8 +42,8 @@ def inference_app(service: Service, keys: Keys, unready: Callable[[], str | None
             raise ApiError(503, why, code="not_ready")
         return json_response({"status": "ready"})
 
-    completion = GenerateEndpoint(service, CompletionBody, _encode_completion, CompletionShape())
-    chat = GenerateEndpoint(service, ChatBody, _encode_chat, ChatShape())
+    completion = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
+    chat = GenerateEndpoint(service, ChatBody, encode_chat, ChatShape())
     app = application(
         [
             _post("/v1/completions", completion, service),

@@ -1,13 +1,18 @@
 """A fake engine's manners and a tiny tokenizer, for every test of the daemon."""
 
 import asyncio
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.daemon.daemon_process import DaemonProcess
+from tests.daemon.model_directory import write_model
 
 SPECIALS = ["<s>", "</s>", "<crash>", "<hang>", "<fail>", "<|user|>", "<|end|>"]
 """In the order of their ids; the first five are those of `fake_engine`."""
@@ -44,11 +49,6 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.fixture
-def fake_engine(tmp_path: Path) -> FakeEngine:
-    return FakeEngine(tmp_path / "manners.json")
-
-
 def byte_tokenizer() -> Tokenizer:
     """One token a byte, so that a test can count them."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -60,23 +60,48 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-@pytest.fixture
-def make_model(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the parts of a model directory that the daemon reads."""
-
-    def make(*, name: str = "tiny", chat_template: str | None = CHAT_TEMPLATE) -> Path:
-        directory = tmp_path / name
-        directory.mkdir()
-        byte_tokenizer().save(str(directory / "tokenizer.json"))
-        settings = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "model_max_length": 256}
-        if chat_template is not None:
-            settings["chat_template"] = chat_template
-        (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-        return directory
-
-    return make
+def write_served_model(directory: Path, *, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """A model directory that passes the daemon's checks and has a tokenizer that works."""
+    write_model(directory)
+    byte_tokenizer().save(str(directory / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    if chat_template is not None:
+        settings["chat_template"] = chat_template
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory
 
 
 @pytest.fixture
-def model(make_model: Callable[..., Path]) -> Path:
-    return make_model()
+def fake_engine(tmp_path: Path) -> FakeEngine:
+    return FakeEngine(tmp_path / "manners.json")
+
+
+class Daemons:
+    """Starts daemons that serve a fake engine, and ends them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = contextlib.ExitStack()
+        self.engine = FakeEngine(directory / "manners.json")
+        self.model = write_served_model(directory / "tiny")
+
+    def start(
+        self, extra: str = "", *, server: str = "", admin: str = "", **options: object
+    ) -> DaemonProcess:
+        """`extra`, `server` and `admin` are lines of TOML."""
+        listen = 'listen = "127.0.0.1:0"'
+        config = (
+            f"[server]\n{listen}\n{server}\n[admin]\n{listen if 'listen' not in admin else ''}\n{admin}\n"
+            f"[model.target]\npath = {json.dumps(str(self.model))}\n{extra}\n"
+        )
+        directory = Path(tempfile.mkdtemp(dir=self._directory))
+        return self._stack.enter_context(DaemonProcess(directory, config, self.engine.command, **options))
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    with contextlib.closing(Daemons(tmp_path)) as daemons:
+        yield daemons

@@ -1,0 +1,104 @@
+"""A real daemon process on free ports, and the ways tests look at it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+
+DEADLINE = 30.0
+ROOT = Path(__file__).parents[2]
+
+
+def wait_until(condition: Callable[[], Any], what: str = "a condition") -> Any:
+    """The first true value of `condition`."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {DEADLINE:.0f} s in vain for {what}")
+
+
+class DaemonProcess:
+    """Started at once; `ready` waits until it serves."""
+
+    def __init__(
+        self, directory: Path, config: str, engine: Sequence[str], *, env: dict[str, str] | None = None
+    ) -> None:
+        self.config_file = directory / "specd.toml"
+        self.config_file.write_text(config)
+        self._stdout, self._stderr = directory / "stdout", directory / "stderr"
+        environment = os.environ | {"SPECD_CACHE_DIR": str(directory / "cache"), "PYTHONPATH": str(ROOT)}
+        with self._stdout.open("w") as out, self._stderr.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.daemon.run_daemon", str(self.config_file), *engine],
+                stdout=out,
+                stderr=err,
+                cwd=ROOT,
+                env=environment | (env or {}),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._stderr.read_text()
+
+    @property
+    def said(self) -> str:
+        return self._stdout.read_text()
+
+    def _said(self, pattern: str) -> str:
+        def found() -> str | None:
+            assert self.process.poll() is None, f"the daemon ended: {self.log}"
+            match = re.search(pattern, self.said)
+            return match and match[1]
+
+        return wait_until(found, pattern)
+
+    @property
+    def url(self) -> str:
+        return self._said(r"inference +(\S+)\n")
+
+    @property
+    def admin(self) -> str:
+        return self._said(r"admin +(\S+)\n")
+
+    def ready(self) -> Self:
+        self._said(r"(ready, for example)")
+        return self
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx2.Response:
+        return httpx2.post(self.url + path, json=body, timeout=DEADLINE, **options)
+
+    def get(self, path: str) -> httpx2.Response:
+        base = self.url if path in {"/health", "/ready"} or path.startswith("/v1") else self.admin
+        return httpx2.get(base + path, timeout=DEADLINE)
+
+    def status(self) -> dict[str, Any]:
+        return self.get("/admin/v1/status").json()
+
+    def metric(self, line: str) -> float:
+        """The value of the series that is written like this."""
+        text = self.get("/metrics").text
+        return next(float(one.rpartition(" ")[2]) for one in text.splitlines() if one.startswith(line + " "))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """The exit code."""
+        return self.process.wait(DEADLINE)
