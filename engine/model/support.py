@@ -18,6 +18,8 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         return f"{kind} is an encoder-decoder model: this engine runs decoder-only models"
+    if getattr(config, "is_decoder", None) is False:
+        return f"{kind} is an encoder as configured (is_decoder is false): its rows see what comes after them"
     if model_class is not None and not getattr(model_class, "_supports_attention_backend", False):
         return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
     if model_class is not None and getattr(model_class, "_is_stateful", False):

@@ -1,0 +1,84 @@
+"""An engine over a tiny model, fp32, whose KV pool is checked after every test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
+from engine.core import Engine
+from engine.model.loader import LoadedModel, load
+from policies.settings import LoadSettings, PolicySettings
+from tests.tiny import make_model_dir, make_tokenizer
+
+UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024, dwell_steps=0)
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_dir: Path) -> LoadedModel:
+    return load(tiny_dir, torch.float32, torch.device("cpu"), lambda _: None)
+
+
+@pytest.fixture
+def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
+    """Engines over the tiny model; at the end none may hold a block."""
+    made: list[Engine] = []
+
+    def make(
+        kind: str = "ngram",
+        *,
+        k: int = 3,
+        skip: tuple[int, ...] | None = None,
+        model: LoadedModel = tiny,
+        **launch: int,
+    ) -> Engine:
+        draft = DraftSettings(kind=kind, ngram_min=1, ngram_max=3, skip_layers=skip)
+        policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
+        settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}
+        engine = Engine(
+            Launch(model_path="", draft=draft, policy=policy, **settings), model, make_tokenizer()
+        )
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.check_integrity()
+        assert not engine.has_work, "a test left requests in its engine"
+        assert engine.kv_usage().used == 0, "blocks leaked"
+        assert engine.pool.promised == 0, "promises leaked"
+
+
+def request(name: str, prompt: list[int], **changes: object) -> Request:
+    """A greedy request of 24 tokens that ignores end-of-sequence, unless told otherwise."""
+    own = {key: changes.pop(key) for key in ("speculate", "k", "traffic_class") if key in changes}
+    sampling = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **changes}
+    return Request(id=name, prompt=prompt, sampling=SamplingParams(**sampling), **own)
+
+
+def finish(engine: Engine) -> dict[str, Output]:
+    """Step until nothing is left, checking integrity each time; each request's tokens joined into its last output."""
+    tokens: dict[str, list[int]] = {}
+    last: dict[str, Output] = {}
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens.setdefault(output.id, []).extend(output.tokens)
+            last[output.id] = output
+        engine.check_integrity()
+    return {
+        name: Output(id=name, tokens=tokens[name], finish=o.finish, error=o.error, report=o.report)
+        for name, o in last.items()
+    }
+
+
+def generate(engine: Engine, *requests: Request) -> dict[str, Output]:
+    for each in requests:
+        engine.submit(each)
+    return finish(engine)

@@ -1,0 +1,120 @@
+"""Where a text ends: end of sequence, stop strings and lengths inside an accepted prefix; refusals and cancels."""
+
+import pytest
+
+from engine.core import Engine
+from tests.engine.conftest import MakeEngine, finish, generate, request
+from tests.tiny import VOCABULARY, make_tokenizer
+
+PROMPT = [9, 8, 7, 9, 8, 7, 9, 8]
+TOKENIZER = make_tokenizer()
+
+
+@pytest.fixture
+def certain(make_engine: MakeEngine) -> Engine:
+    """Every draft is accepted whole: the draft is the target."""
+    return make_engine("layer-skip", k=5, skip=())
+
+
+def text_of(engine: Engine, **sampling: object) -> list[int]:
+    return generate(engine, request("a", PROMPT, **sampling))["a"].tokens
+
+
+def test_end_of_sequence_inside_an_accepted_prefix_discards_the_rest(certain: Engine) -> None:
+    whole = text_of(certain)
+    end = whole[2]  # commits of 6: the third token of the first accepted run
+    certain._loaded = certain._loaded.__class__(
+        **{f: getattr(certain._loaded, f) for f in certain._loaded.__dataclass_fields__}
+        | {"end_tokens": frozenset([end])}
+    )
+    output = generate(certain, request("a", PROMPT, ignore_eos=False))["a"]
+    assert output.tokens == whole[: whole.index(end) + 1]
+    assert output.finish == "stop"
+    assert sum(output.report.accepted) < len(output.tokens), "what lies behind the end is no evidence"
+
+
+def test_a_stop_string_inside_an_accepted_prefix_ends_the_text_there(certain: Engine) -> None:
+    whole = text_of(certain)
+    stop = TOKENIZER.decode(whole[4:6], skip_special_tokens=True)
+    output = generate(certain, request("a", PROMPT, stop=(stop,)))["a"]
+    assert output.finish == "stop"
+    text = TOKENIZER.decode(output.tokens, skip_special_tokens=True)
+    assert stop in text
+    assert stop not in TOKENIZER.decode(output.tokens[:-1], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 6, 7])
+def test_length_is_kept_to_the_token(certain: Engine, wanted: int) -> None:
+    output = generate(certain, request("a", PROMPT, max_tokens=wanted))["a"]
+    assert len(output.tokens) == wanted
+    assert output.finish == "length"
+    assert output.report.tokens == wanted
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "sentence"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([5], {"max_tokens": 0}, "must be at least 1"),
+        ([5] * 500, {"max_tokens": 20}, "together more than the context of 512"),
+        ([5, VOCABULARY], {}, "outside the vocabulary"),
+    ],
+)
+def test_a_request_that_cannot_run_is_answered(
+    make_engine: MakeEngine, prompt: list[int], changes: dict, sentence: str
+) -> None:
+    engine = make_engine()
+    output = generate(engine, request("bad", prompt, **changes), request("good", [5]))
+    assert output["bad"].finish == "error"
+    assert sentence in output["bad"].error
+    assert output["good"].finish == "length"
+
+
+def test_a_request_larger_than_the_pool_is_refused_not_awaited(make_engine: MakeEngine) -> None:
+    engine = make_engine(kv_bytes=1 << 15)
+    output = generate(engine, request("big", [5] * 200, max_tokens=100))["big"]
+    assert "raise engine.kv_mib" in output.error
+
+
+def test_more_requests_than_blocks_wait_and_all_finish(make_engine: MakeEngine) -> None:
+    """A pool for about two requests serves eight, in order, each whole."""
+    engine = make_engine(kv_bytes=1 << 16)
+    outputs = generate(engine, *(request(str(i), PROMPT, max_tokens=24) for i in range(8)))
+    assert all(len(o.tokens) == 24 for o in outputs.values())
+    assert list(outputs) == [str(i) for i in range(8)]
+
+
+def test_cancel_frees_everything_at_any_moment(make_engine: MakeEngine) -> None:
+    """Waiting, in prefill, and while decoding; and a request that is not there is ignored."""
+    engine = make_engine("layer-skip", max_running=2, max_batch_tokens=16)
+    for name in "abc":
+        engine.submit(request(name, [5] * 40))
+    engine.cancel("c")  # waiting
+    engine.step()
+    engine.cancel("a")  # in prefill
+    for _ in range(6):
+        engine.step()
+    engine.cancel("b")  # decoding
+    engine.cancel("never heard of")
+    assert finish(engine)["b"].finish == "cancelled"
+
+
+def test_a_fault_in_the_models_rows_ends_its_request_only(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine("none")
+    forward = engine._runner.forward
+
+    def poisoned(batch, **kwargs):
+        logits = forward(batch, **kwargs).clone()
+        if len(batch.spans) == 2:
+            logits[0] = float("nan")
+        return logits
+
+    engine.submit(request("a", PROMPT))
+    engine.submit(request("b", PROMPT))
+    monkeypatch.setattr(engine._runner, "forward", poisoned)
+    outputs = finish(engine)
+    assert outputs["a"].finish == "error"
+    assert "not finite" in outputs["a"].error
+    assert outputs["b"].finish == "length"

@@ -1,0 +1,158 @@
+"""Greedy text is the same with and without speculation, alone and in company; sampled text follows its seed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.api import DraftSettings
+from engine.model.loader import LoadedModel, load
+from policies.settings import PolicySettings
+from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
+from tests.tiny import FAMILIES, VOCABULARY, make_model_dir
+
+RNG = np.random.default_rng(0)
+COPY = [int(t) for t in np.tile(RNG.integers(3, VOCABULARY, size=6), 4)]
+PROMPTS = {
+    "copy": COPY,
+    "short": [7],
+    "random": [int(t) for t in RNG.integers(3, VOCABULARY, size=37)],
+    "block": [int(t) for t in RNG.integers(3, VOCABULARY, size=16)],
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_dir: Path) -> dict[str, list[int]]:
+    """What transformers' own generate says, one prompt at a time."""
+    return {name: transformers_greedy(tiny_dir, prompt) for name, prompt in PROMPTS.items()}
+
+
+def transformers_greedy(path: Path, prompt: list[int], tokens: int = 24) -> list[int]:
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    ids = torch.tensor([prompt])
+    model.generation_config.eos_token_id = None
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, pad_token_id=1
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+@pytest.mark.parametrize("k", [1, 4, 8])
+@pytest.mark.parametrize("name", PROMPTS)
+def test_greedy_text_alone_equals_transformers(
+    make_engine: MakeEngine, plain: dict[str, list[int]], kind: str, k: int, name: str
+) -> None:
+    output = generate(make_engine(kind, k=k), request(name, PROMPTS[name]))[name]
+    assert output.tokens == plain[name]
+    assert output.finish == "length"
+
+
+@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+@pytest.mark.parametrize("rows", [16, 512])
+def test_greedy_text_in_a_mixed_batch_equals_transformers(
+    make_engine: MakeEngine, plain: dict[str, list[int]], kind: str, rows: int
+) -> None:
+    """Requests with and without speculation, with their own k, greedy and sampled, with prompts in chunks of a step."""
+    engine = make_engine(kind, max_batch_tokens=rows)
+    outputs = generate(
+        engine,
+        request("copy", PROMPTS["copy"]),
+        request("noise", PROMPTS["random"], temperature=1.0, seed=5),
+        request("short", PROMPTS["short"], speculate=False),
+        request("random", PROMPTS["random"], k=7),
+        request("noise2", PROMPTS["copy"], temperature=0.7, top_k=5, seed=6),
+        request("block", PROMPTS["block"], k=0),
+    )
+    for name, tokens in plain.items():
+        assert outputs[name].tokens == tokens
+    assert outputs["short"].report.k_histogram.keys() == {0}
+
+
+def test_drafts_are_accepted_on_a_copy_task(make_engine: MakeEngine) -> None:
+    """Equality would be idle if nothing was ever drafted: layer skip that skips nothing is the target itself."""
+    report = generate(make_engine("layer-skip", k=4, skip=()), request("a", PROMPTS["random"]))["a"].report
+    assert report.examined == report.accepted
+    assert report.rounds <= 24 / 5 + 1
+    assert report.proposers == {"layer-skip": report.rounds}
+
+
+def test_a_draft_that_skips_everything_is_rejected_and_changes_nothing(
+    make_engine: MakeEngine, plain: dict[str, list[int]]
+) -> None:
+    output = generate(make_engine("layer-skip", k=4, skip=(0, 1, 2, 3)), request("a", PROMPTS["random"]))["a"]
+    assert output.tokens == plain["random"]
+    assert output.report.accepted[0] < output.report.examined[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+def test_seeded_sampling_does_not_depend_on_who_shares_the_batch(make_engine: MakeEngine, kind: str) -> None:
+    mine = request("mine", PROMPTS["random"], temperature=0.9, top_p=0.95, seed=42)
+    alone = generate(make_engine(kind), mine)["mine"]
+    company = [request(f"r{i}", PROMPTS["copy"], temperature=1.0, seed=i, k=i) for i in range(4)]
+    assert generate(make_engine(kind, max_batch_tokens=32), *company, mine)["mine"].tokens == alone.tokens
+
+
+def test_seeds_make_texts_differ(make_engine: MakeEngine) -> None:
+    texts = {
+        tuple(
+            generate(make_engine(), request("a", PROMPTS["random"], temperature=1.5, seed=seed))["a"].tokens
+        )
+        for seed in range(4)
+    }
+    assert len(texts) == 4
+
+
+@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+def test_the_first_sampled_tokens_follow_the_targets_law(
+    make_engine: MakeEngine, tiny: LoadedModel, kind: str
+) -> None:
+    """Speculative and plain sampling share no draws, so their laws are compared: second-token shares over 600 seeds."""
+    shares = []
+    for chosen in ("none", kind):
+        engine = make_engine(chosen, k=2)
+        outputs = generate(
+            engine,
+            *(request(str(s), COPY, temperature=0.8, top_k=3, seed=s, max_tokens=4) for s in range(600)),
+        )
+        counts = np.zeros(VOCABULARY)
+        for output in outputs.values():
+            counts[output.tokens[2]] += 1
+        shares.append(counts / len(outputs))
+    assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.5 / 600)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str) -> None:
+    """A request whose drafting was off for ten steps is then accepted as one that drafted all along."""
+    steady = generate(make_engine(kind), request("a", COPY, max_tokens=60))["a"].report
+    engine = make_engine(kind)
+    draft = DraftSettings(kind=kind, ngram_min=1, ngram_max=3)
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    engine.submit(request("a", COPY, max_tokens=60))
+    reports = []
+    for step in range(60):
+        engine.configure(replace(on, kind="off") if 2 <= step < 12 else on, draft)
+        reports += [output.report for output in engine.step().outputs if output.report]
+        if not engine.has_work:
+            break
+    (paused,) = reports
+    assert paused.k_histogram[0] >= 10
+    assert sum(paused.accepted) / sum(paused.examined) >= sum(steady.accepted) / sum(steady.examined) - 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_of_the_table_is_lossless(tmp_path: Path, make_engine: MakeEngine, family: str) -> None:
+    """Windows, soft caps, sinks, learned positions: ragged speculative batches equal transformers, token by token."""
+    path = make_model_dir(tmp_path, family)
+    model = load(path, torch.float32, torch.device("cpu"), lambda _: None)
+    for kind in ("ngram", "layer-skip"):
+        engine = make_engine(kind, model=model, max_batch_tokens=24)
+        outputs = generate(engine, *(request(name, prompt) for name, prompt in PROMPTS.items()))
+        for name, prompt in PROMPTS.items():
+            assert outputs[name].tokens == transformers_greedy(path, prompt), (kind, name)

@@ -1,0 +1,54 @@
+"""Prompt lookup: longest match first, then most recent, then on and on."""
+
+from engine.api import Request, SamplingParams
+from engine.draft.base import Ask
+from engine.draft.ngram import NgramProposer
+from engine.kv.pool import BlockPool
+from engine.sequence import Sequence
+
+
+def sequence(tokens: str) -> Sequence:
+    return Sequence(
+        Request(id="a", prompt=[ord(c) for c in tokens], sampling=SamplingParams(max_tokens=9)),
+        BlockPool(1, 1),
+        None,
+    )
+
+
+def draft(tokens: str, k: int, shortest: int = 1, longest: int = 3) -> str:
+    (found,) = NgramProposer(shortest, longest).propose([Ask(sequence(tokens), k)])
+    return "".join(map(chr, found.tokens))
+
+
+def test_the_longest_match_wins_over_a_more_recent_shorter_one() -> None:
+    assert draft("abcX zcY abc", 1) == "X"
+
+
+def test_the_most_recent_of_equal_matches_wins() -> None:
+    assert draft("abX abY ab", 1) == "Y"
+
+
+def test_a_loop_is_drafted_beyond_the_end_of_the_text() -> None:
+    assert draft("xabab", 6, shortest=2) == "ababab"
+
+
+def test_no_match_no_draft() -> None:
+    assert draft("abcdef", 4) == ""
+    assert draft("a", 4) == ""
+    assert draft("aXa", 4, shortest=2) == ""
+
+
+def test_the_index_catches_up_with_what_was_added_while_nobody_asked() -> None:
+    proposer = NgramProposer(1, 3)
+    seq = sequence("abc")
+    assert proposer.propose([Ask(seq, 2)])[0].tokens == []
+    seq.tokens += [ord(c) for c in "dabc"]
+    assert proposer.propose([Ask(seq, 2)])[0].tokens == [ord("d"), ord("a")]
+
+
+def test_forgetting_drops_the_index() -> None:
+    proposer = NgramProposer(1, 3)
+    proposer.propose([Ask(sequence("abab"), 2)])
+    proposer.forget("a")
+    proposer.forget("never heard of")
+    assert proposer._indexes == {}

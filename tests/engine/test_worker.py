@@ -1,0 +1,101 @@
+"""The engine as the daemon sees it: a process behind a socket."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.api import (
+    Cancel,
+    Configure,
+    DraftSettings,
+    FromEngine,
+    Idle,
+    Launch,
+    Ready,
+    Refused,
+    StepReport,
+    Submit,
+    ToEngine,
+)
+from engine.wire import frame, read_from_engine
+from policies.settings import PolicySettings
+from tests.engine.conftest import request
+
+DEADLINE = 120
+
+
+class Engine:
+    """A worker process and the daemon's end of its socket."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "engine.worker", "--fd", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.send(launch)
+
+    def send(self, message: ToEngine) -> None:
+        self.socket.sendall(frame(message))
+
+    async def messages_until(
+        self, last: type[FromEngine], *, finished: str | None = None
+    ) -> list[FromEngine]:
+        """Everything up to the first message of a type (or the step that finishes a request)."""
+        reader, writer = await asyncio.open_unix_connection(sock=self.socket.dup())
+        seen: list[FromEngine] = []
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                message = await read_from_engine(reader)
+                seen.append(message)
+                if isinstance(message, last) and (finished is None or _finishes(message, finished)):
+                    writer.transport.abort()
+                    return seen
+
+    def close(self) -> int:
+        self.socket.close()
+        return self.process.wait(DEADLINE)
+
+
+def _finishes(report: FromEngine, name: str) -> bool:
+    return isinstance(report, StepReport) and any(o.id == name and o.finish for o in report.outputs)
+
+
+def launch(path: Path) -> Launch:
+    return Launch(model_path=str(path), dtype="float32", threads=1, kv_bytes=1 << 20, block_size=4)
+
+
+@pytest.fixture
+def engine(tiny_dir: Path) -> Iterator[Engine]:
+    engine = Engine(launch(tiny_dir))
+    yield engine
+    assert engine.close() == 0, "the engine ends by itself when the daemon's end closes"
+
+
+async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine: Engine) -> None:
+    *_, ready = await engine.messages_until(Ready)
+    assert ready.model_type == "llama"
+    assert ready.memory["kv"] <= 1 << 20
+    engine.send(Configure(policy=PolicySettings(kind="static", static_k=2), draft=DraftSettings(ngram_min=1)))
+    engine.send(Submit(request("a", [5, 6, 5, 6, 5])))
+    reports = await engine.messages_until(StepReport, finished="a")
+    assert sum(len(o.tokens) for r in reports if isinstance(r, StepReport) for o in r.outputs) == 24
+    assert {r.k for report in reports if isinstance(report, StepReport) for r in report.rounds} <= {0, 1, 2}
+    engine.send(Submit(request("b", [5] * 8, max_tokens=400)))
+    engine.send(Cancel("b"))
+    *_, last = await engine.messages_until(StepReport, finished="b")
+    assert [o.finish for o in last.outputs] == ["cancelled"]
+    *_, idle = await engine.messages_until(Idle)
+    assert idle.kv.used == 0
+
+
+async def test_a_model_that_cannot_be_served_is_refused_with_exit_2(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bloom", "architectures": ["BloomForCausalLM"]}')
+    engine = Engine(launch(tmp_path))
+    *_, refused = await engine.messages_until(Refused)
+    assert "bloom" in refused.message
+    assert engine.close() == 2
