@@ -10,6 +10,8 @@ from typing import Final, Self
 log = logging.getLogger(__name__)
 
 _MICRO: Final = 1_000_000
+_PATIENCE: Final = 1.0
+"""Seconds for what is said only once."""
 _ALL: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -35,7 +37,7 @@ class Notifier:
 
     def ready(self) -> None:
         """Started, or done with a reload."""
-        self._send("READY=1")
+        self._send("READY=1", patience=_PATIENCE)
 
     def reloading(self) -> None:
         """A reload begins; `ready` ends it."""
@@ -57,13 +59,15 @@ class Notifier:
         """All is well."""
         self._send("WATCHDOG=1")
 
-    def _send(self, message: str) -> None:
+    def _send(self, message: str, patience: float = 0.0) -> None:
+        """A manager that does not read must not stop the event loop; what it misses is said again soon."""
         if self._address is None:
             return
         # A leading @ stands for the NUL of Linux's abstract sockets.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.settimeout(patience)
                 sock.sendto(message.encode(), address)
         except OSError as error:
             log.warning("systemd cannot be told %s: %s", message.partition("=")[0], error)

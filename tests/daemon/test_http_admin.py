@@ -1,0 +1,175 @@
+"""The admin listener: what it shows, what a reload does, and whom it keeps out."""
+
+import signal
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.daemon.conftest import Daemons
+from tests.daemon.daemon_process import DaemonProcess, wait_until
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
+    daemons = Daemons(tmp_path_factory.mktemp("served"))
+    yield daemons.start().ready()
+    daemons.close()
+
+
+def complete(daemon: DaemonProcess, **specd: object) -> None:
+    body = {"prompt": "ab", "max_tokens": 8, "specd": specd}
+    assert daemon.post("/v1/completions", body).status_code == 200
+
+
+def reload(daemon: DaemonProcess) -> httpx2.Response:
+    return httpx2.post(daemon.admin + "/admin/v1/reload")
+
+
+def test_status_tells_how_things_stand(daemon):
+    """Test that status names engine, model, load, KV, acceptance and config."""
+    complete(daemon, k=2, **{"class": "code"})
+    status = daemon.status()
+    assert status["ready"] is True
+    assert status["engine"]["state"] == "ready"
+    assert status["engine"]["info"]["model_type"] == "fake"
+    assert status["model"]["name"] == "tiny"
+    assert len(status["model"]["target_revision"]) == 12
+    assert status["model"]["draft_revision"] == "ngram-2-5"
+    assert status["load"]["state"] == "full"
+    assert status["kv"]["free"] > 0
+    assert 0 < status["acceptance"]["code"] < 1
+    assert status["config"]["last_reload"]["result"] == "ok"
+
+
+def test_metrics_count_what_was_done(daemon):
+    """Test that rounds, tokens and the pair of revisions are in /metrics."""
+    complete(daemon, k=2)
+    assert daemon.metric('specd_spec_decode_num_drafts_total{proposer="ngram"}') > 0
+    assert daemon.metric('specd_engine_restarts_total{reason="hang"}') == 0
+    revision = daemon.status()["model"]["target_revision"]
+    assert f'specd_target_info{{draft_revision="ngram-2-5",quantization="none",revision="{revision}"}}' in (
+        daemon.get("/metrics").text
+    )
+
+
+def test_decisions_have_their_reasons(daemon):
+    """Test that the newest rounds come first, each with k and why, and limit is honoured."""
+    complete(daemon, k=3, **{"class": "chat"})
+    decisions = daemon.get("/admin/v1/decisions?limit=2").json()["decisions"]
+    assert len(decisions) == 2
+    assert decisions[0]["step"] > decisions[1]["step"]
+    assert (decisions[0]["class"], decisions[0]["k"], decisions[0]["reason"]) == ("chat", 3, "static")
+    assert daemon.get("/admin/v1/decisions?limit=x").status_code == 400
+
+
+def test_traffic_classes_stay_few(daemon):
+    """Test that classes beyond the 64th are counted together, since each is a label for good."""
+    for number in range(70):
+        complete(daemon, **{"class": f"made-up-{number}"})
+    names = daemon.status()["acceptance"]
+    assert len(names) <= 64
+    assert "other" in names
+
+
+def test_alerts_can_be_asked_for(daemon):
+    """Test that the alert manager's list is served."""
+    assert daemon.get("/admin/v1/alerts").json() == {"alerts": []}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "rebound.example:8001"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+    ],
+)
+def test_foreign_pages_are_kept_out(daemon, headers, status):
+    """Test that a browser's page under another name or of another origin gets nowhere."""
+    assert httpx2.get(daemon.admin + "/admin/v1/status", headers=headers).status_code == status
+
+
+def test_a_good_reload_is_taken_over_and_told(daemons):
+    """Test that a hot key reaches the engine at once and the answer, metrics and status tell of it."""
+    daemon = daemons.start().ready()
+    daemon.config_file.write_text(daemon.config_file.read_text() + "[policy]\nk_max = 1\n")
+    answer = reload(daemon)
+    change = {"key": "policy.k_max", "old": 8, "new": 1, "kind": "hot"}
+    assert answer.json() == {"result": "ok", "changes": [change], "notes": []}
+    complete(daemon)
+    assert daemon.get("/admin/v1/decisions?limit=1").json()["decisions"][0]["k"] == 1
+    assert daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 1
+    assert daemon.status()["config"]["last_reload"]["trigger"] == "admin"
+    assert "policy.k_max: 8 -> 1" in daemon.log
+
+
+def test_a_restarted_engine_has_the_settings_of_today(daemons):
+    """Test that what a reload changed is not lost when the engine is replaced."""
+    daemon = daemons.start().ready()
+    daemon.config_file.write_text(daemon.config_file.read_text() + "[policy]\nk_max = 1\n")
+    assert reload(daemon).status_code == 200
+    assert daemon.post("/v1/completions", {"prompt": "<crash>"}).status_code == 503
+    complete(daemon)
+    assert daemon.get("/admin/v1/decisions?limit=1").json()["decisions"][0]["k"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "words"),
+    [
+        ("[policy]\nk_mx = 1\n", 422, "k_max"),
+        ("[policy]\nk_max = 'many'\n", 422, "policy.k_max"),
+        ("[engine]\nmax_running = 7\n", 409, "engine.max_running"),
+        ("[[alerts.receivers]]\nname = 'r'\nurl = 'http://h/'\nsecret_file = '/nowhere'\n", 422, "/nowhere"),
+    ],
+)
+def test_a_bad_reload_changes_nothing(daemons, lines, status, words):
+    """Test that a fault or a restart key gets its sentence, is counted, and the old config stays."""
+    daemon = daemons.start().ready()
+    before = daemon.get("/admin/v1/config").json()
+    daemon.config_file.write_text(daemon.config_file.read_text() + lines)
+    answer = reload(daemon)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]
+    assert daemon.get("/admin/v1/config").json() == before
+    assert daemon.metric("specd_config_last_reload_successful") == 0
+    assert words in daemon.status()["config"]["last_reload"]["error"]
+
+
+def test_sighup_reloads_and_a_bad_file_is_only_told(daemons):
+    """Test that SIGHUP goes the same way: good changes are taken, a fault is logged and counted."""
+    daemon = daemons.start().ready()
+    good = daemon.config_file.read_text() + "[policy]\nk_max = 2\n"
+    daemon.config_file.write_text(good)
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 2, "the reload")
+    daemon.config_file.write_text(good + "nonsense = 1\n")
+    daemon.signal(signal.SIGHUP)
+    wait_until(lambda: daemon.metric("specd_config_last_reload_successful") == 0, "the refusal")
+    assert "reload by SIGHUP refused, the running config stays" in daemon.log
+    complete(daemon)
+
+
+def test_a_token_guards_admin_but_not_metrics(daemons, tmp_path):
+    """Test that /admin wants the token when one is configured, and Prometheus needs none."""
+    token = tmp_path / "token"
+    token.write_text("letmein\n")
+    daemon = daemons.start(admin=f'token_file = "{token}"').ready()
+    assert daemon.get("/admin/v1/status").status_code == 401
+    with_token = httpx2.get(daemon.admin + "/admin/v1/status", headers={"Authorization": "Bearer letmein"})
+    assert with_token.status_code == 200
+    assert daemon.get("/metrics").status_code == 200
+    assert "letmein" not in daemon.log
+
+
+def test_admin_on_a_unix_socket(daemons, tmp_path):
+    """Test that the listener can be a socket file, which a killed daemon's leftover does not block."""
+    path = tmp_path / "admin.sock"
+    for ending in (signal.SIGKILL, signal.SIGTERM):
+        daemon = daemons.start(admin=f'listen = "unix:{path}"').ready()
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path))) as client:
+            assert client.get("http://specd/admin/v1/status").json()["ready"] is True
+        daemon.signal(ending)
+        daemon.wait()
+    assert not path.exists()
