@@ -33,7 +33,8 @@ class Patience:
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
-        return min(self.first_delay * 2.0 ** (failures - 1), self.longest_delay)
+        doublings = min(failures - 1, 32)  # a float holds no more than a thousand
+        return min(self.first_delay * 2.0**doublings, self.longest_delay)
 
     def count(self, failures: int, death: Death) -> int:
         """Failures in a row, this death included."""
