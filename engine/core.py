@@ -73,7 +73,7 @@ class Engine:
     def __init__(self, launch: Launch, loaded: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
         self._loaded = loaded
         self._tokenizer = tokenizer
-        self._device = loaded.model.device
+        self._device = loaded.device
         self.max_context = min(launch.max_context or loaded.max_context, loaded.max_context)
         blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
         if blocks < 1:
@@ -82,11 +82,11 @@ class Engine:
                 f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
             )
         self.pool = BlockPool(blocks, launch.block_size)
-        memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.model.dtype, self._device)
+        memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
-        self._runner = Runner(loaded.model, memory)
+        self._runner = Runner(memory)
         self._draft_settings = launch.draft
-        self._proposer = make_proposer(launch.draft, self._runner, len(loaded.shapes), self._device)
+        self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(launch.policy)
         self._limits = Limits(
             max_context=self.max_context,
@@ -141,7 +141,7 @@ class Engine:
     def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
         if draft != self._draft_settings:
-            self._proposer = make_proposer(draft, self._runner, len(self._loaded.shapes), self._device)
+            self._proposer = make_proposer(draft, self._loaded, self._runner)
             self._draft_settings = draft
         self.policy.configure(policy)
 
@@ -218,7 +218,7 @@ class Engine:
     def _verify(self, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
         if batch.rows == 0:
             return []
-        logits = self._runner.forward(batch)
+        logits = self._runner.run(self._loaded.forward, batch)
         return verify(logits, [Claim(draft, s.sampling, len(s.tokens)) for s, draft in work])
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:

@@ -77,22 +77,21 @@ class PagedAttention:
         """See AttentionContext."""
         self._memory.write(layer, self._slots, key, value)
         padded = [self._group(layer, group, query, extras) for group in self._plan.groups]
-        return (padded[0] if len(padded) == 1 else torch.cat(padded)).index_select(0, self._plan.unpad)
+        rows = padded[0] if len(padded) == 1 else torch.cat(padded)
+        return rows if self._plan.unpad is None else rows.index_select(0, self._plan.unpad)
 
     def _group(self, layer: int, group: Group, query: Tensor, extras: Extras) -> Tensor:
         """[B * R, heads, value_dim]. The query heads of a key head are laid out as rows: one product serves them."""
         keys, values = self._memory.gather(layer, group.blocks)  # [B, kv_heads, S, dim]
         batch, kv_heads = keys.shape[:2]
-        depth = group.rows.shape[0] // batch  # R
         share = query.shape[1] // kv_heads  # query heads per key head
-        rows = query.index_select(0, group.rows).view(batch, depth, kv_heads, share, -1)
-        rows = rows.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, share * depth, -1)
-        mask = group.mask(extras.window, self._memory.block_size, query.dtype)  # [B, 1, R, S]
-        if share > 1:
-            mask = mask.repeat(1, 1, share, 1)
+        rows = query if group.rows is None else query.index_select(0, group.rows)  # [B * R, heads, dim]
+        rows = rows.reshape(batch, group.depth, kv_heads, share, -1).permute(0, 2, 3, 1, 4)
+        rows = rows.reshape(batch, kv_heads, share * group.depth, -1)
+        mask = group.mask(extras.window, share, self._memory.block_size, query.dtype)
         out = _attend(rows, keys, values, mask, extras)
-        out = out.view(batch, kv_heads, share, depth, -1).permute(0, 3, 1, 2, 4)
-        return out.reshape(batch * depth, query.shape[1], -1)
+        out = out.view(batch, kv_heads, share, group.depth, -1).permute(0, 3, 1, 2, 4)
+        return out.reshape(batch * group.depth, query.shape[1], -1)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Extras) -> Tensor:
@@ -114,16 +113,17 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Ext
     return weights.to(value.dtype) @ value
 
 
-class ShapeProbe:
-    """Attends one sequence plainly and notes what each layer would store and how often it was called."""
+class Probe:
+    """Notes what each layer would store, what it asks for, and how often it calls."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
+        self.extras: dict[int, Extras] = {}
         self.calls: dict[int, int] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
-        """See AttentionContext. Zeros of the right shape: the probe is about shapes."""
-        del extras
+        """See AttentionContext. Returns zeros: nobody looks at the values."""
+        self.extras[layer] = extras
         self.shapes[layer] = LayerShape(key.shape[1], key.shape[2], value.shape[2])
         self.calls[layer] = self.calls.get(layer, 0) + 1
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

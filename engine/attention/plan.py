@@ -26,22 +26,30 @@ _PREFILL_ROWS = 32
 class Group:
     """Spans that attend in one call."""
 
-    rows: Tensor  # [B * R] int64: packed row of each padded row
+    rows: Tensor | None  # [B * R] int64: packed row of each padded row; None: the packed rows, as they are
     blocks: Tensor  # [B, N] int64
     positions: Tensor  # [B, R] int64: position of each padded row
-    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, block_size: int, dtype: torch.dtype) -> Tensor:
-        """[B, 1, R, S] additive: 0 where the row may look, -inf elsewhere. A window of w lets it see w positions."""
-        if window not in self._masks:
-            keys = torch.arange(self.blocks.shape[1] * block_size, device=self.rows.device)
+    @property
+    def depth(self) -> int:
+        """R."""
+        return self.positions.shape[1]
+
+    def mask(self, window: int | None, share: int, block_size: int, dtype: torch.dtype) -> Tensor:
+        """[B, 1, share * R, S] additive: 0 where the row may look, -inf elsewhere, once for each of `share` heads.
+
+        A window of w lets a row see w positions, its own included.
+        """
+        if (window, share) not in self._masks:
+            keys = torch.arange(self.blocks.shape[1] * block_size, device=self.blocks.device)
             distance = self.positions[:, :, None] - keys  # [B, R, S]
             seen = distance >= 0
             if window is not None:
                 seen &= distance < window
             mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
-            self._masks[window] = mask[:, None]
-        return self._masks[window]
+            self._masks[window, share] = mask[:, None].repeat(1, 1, share, 1)
+        return self._masks[window, share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +57,34 @@ class AttentionPlan:
     """Groups of one forward, and the way back from their padded rows to the packed ones."""
 
     groups: tuple[Group, ...]
-    unpad: Tensor  # [T] int64: index of each packed row in the groups' padded rows, concatenated
+    unpad: (
+        Tensor | None
+    )  # [T] int64: each packed row's place in the groups' rows, concatenated; None: the same
 
 
 def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:
     """Group a batch's spans."""
     device = batch.slots.device
     offsets = _offsets(batch.spans)
-    unpad = torch.zeros(batch.rows, dtype=torch.int64)
+    padded: list[int] = []  # packed row of each padded row, over all groups
+    unpad = [0] * batch.rows
     groups: list[Group] = []
-    base = 0
     for members in _grouped(batch.spans):
         spans = [batch.spans[i] for i in members]
         depth = max(len(span.tokens) for span in spans)  # R
         blocks = max(-(-span.end // block_size) for span in spans)  # N
-        rows = torch.tensor([_padded_rows(offsets[i], len(batch.spans[i].tokens), depth) for i in members])
-        table = torch.tensor([_padded_blocks(span, blocks, block_size) for span in spans])
-        positions = batch.positions[0].cpu()[rows]
-        groups.append(Group(rows.flatten().to(device), table.to(device), positions.to(device)))
-        for row, i in enumerate(members):
-            length = len(batch.spans[i].tokens)
-            start = base + row * depth
-            unpad[offsets[i] : offsets[i] + length] = torch.arange(start, start + length)
-        base += len(members) * depth
-    return AttentionPlan(tuple(groups), unpad.to(device))
+        rows = [_padded_rows(offsets[i], len(batch.spans[i].tokens), depth) for i in members]
+        for i, own in zip(members, rows, strict=True):
+            for row in range(len(batch.spans[i].tokens)):
+                unpad[offsets[i] + row] = len(padded) + row
+            padded += own
+        table = torch.tensor([_padded_blocks(span, blocks, block_size) for span in spans], device=device)
+        index = torch.tensor(rows, device=device)
+        groups.append(Group(index.flatten(), table, batch.positions[0][index]))
+    if padded == list(range(batch.rows)):  # plain decoding: nothing is padded, nothing moves
+        whole = Group(None, groups[0].blocks, groups[0].positions) if len(groups) == 1 else None
+        return AttentionPlan((whole,) if whole else tuple(groups), None)
+    return AttentionPlan(tuple(groups), torch.tensor(unpad, device=device))
 
 
 def _offsets(spans: Sequence[Span]) -> list[int]:
@@ -84,18 +96,19 @@ def _offsets(spans: Sequence[Span]) -> list[int]:
 
 
 def _grouped(spans: Sequence[Span]) -> list[list[int]]:
-    """Indices of spans, by group. Long prefill spans go alone, the others by falling context."""
+    """Indices of spans, by group: long prefill spans alone, the others by falling context, in order within a group."""
     groups = [[i] for i, span in enumerate(spans) if len(span.tokens) > _PREFILL_ROWS]
-    short = sorted(
-        (i for i, span in enumerate(spans) if len(span.tokens) <= _PREFILL_ROWS), key=lambda i: -spans[i].end
-    )
+    short = [i for i, span in enumerate(spans) if len(span.tokens) <= _PREFILL_ROWS]
     current: list[int] = []
-    for i in short:
-        if current and spans[i].end < _KEYS_SHARE * spans[current[0]].end:
-            groups.append(current)
+    longest = 0
+    for i in sorted(short, key=lambda i: -spans[i].end):
+        if current and spans[i].end < _KEYS_SHARE * longest:
+            groups.append(sorted(current))
             current = []
+        if not current:
+            longest = spans[i].end
         current.append(i)
-    return [*groups, current] if current else groups
+    return [*groups, sorted(current)] if current else groups
 
 
 def _padded_rows(offset: int, length: int, depth: int) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.batch import Span, pack
 from engine.draft.base import Ask, Draft
+from engine.model.forward import Forward
 from engine.model.runner import Runner
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
@@ -31,9 +32,9 @@ class LayerSkipProposer:
 
     name = "layer-skip"
 
-    def __init__(self, runner: Runner, skip: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, target: Forward, runner: Runner, skip: tuple[int, ...], device: torch.device) -> None:
         self._runner = runner
-        self._model = runner.without_layers(skip)
+        self._draft = target.without_layers(skip)
         self._device = device
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
@@ -61,7 +62,7 @@ class LayerSkipProposer:
             sequence = ask.sequence
             last = guesses[-1] if guesses else sequence.tokens[-1]
             spans.append(Span(sequence.table, len(sequence.tokens) - 1 + len(guesses), [last], 1))
-        return self._runner.forward(pack(spans, self._device), model=self._model)
+        return self._runner.run(self._draft, pack(spans, self._device))
 
     def _extend(
         self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from engine.api import DraftSettings
 from engine.draft.base import NO_DRAFT, Ask, Draft, Proposer
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
 from engine.draft.ngram import NgramProposer
+from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 
 
@@ -28,12 +27,14 @@ class DraftSettingsError(ValueError):
     """The draft settings do not fit the model; the message says how."""
 
 
-def make_proposer(settings: DraftSettings, runner: Runner, layers: int, device: torch.device) -> Proposer:
+def make_proposer(settings: DraftSettings, target: LoadedModel, runner: Runner) -> Proposer:
     """The proposer that the settings name. Raises DraftSettingsError."""
     makers: dict[str, Callable[[], Proposer]] = {
         "none": NoProposer,
         "ngram": lambda: NgramProposer(settings.ngram_min, settings.ngram_max),
-        "layer-skip": lambda: LayerSkipProposer(runner, _skip(settings, layers), device),
+        "layer-skip": lambda: LayerSkipProposer(
+            target.forward, runner, _skip(settings, len(target.shapes)), target.device
+        ),
     }
     return makers[settings.kind]()
 

@@ -5,12 +5,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.attention.paged import ShapeProbe, register
+from engine.attention.paged import Probe, register
 from engine.batch import Span, pack
 from engine.kv.memory import KVMemory, LayerShape
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
-from engine.model.runner import Runner, call
+from engine.model.forward import Forward, TransformersForward
+from engine.model.runner import Runner
 from engine.model.support import UnsupportedModelError
 
 # Largest difference between two logits of the same row, as a share of the row's spread. Rounding in another order
@@ -19,18 +20,18 @@ _TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 6e-2, torch.float16: 2
 _BLOCK: Final = 4
 
 
-def probe_shapes(model: Any) -> dict[int, LayerShape]:
-    """What each layer stores per position. Refuses a model whose layers do not each call attention once."""
-    probe = ShapeProbe()
+def probe(model: Any) -> Probe:
+    """What each layer stores and asks for. Refuses a model whose layers do not each call attention once."""
+    found = Probe()
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    call(model, token, token, probe, token[0])
+    TransformersForward(model)(token, token, found, token[0])
     layers = model.config.get_text_config().num_hidden_layers
-    if probe.calls != dict.fromkeys(range(layers), 1):
+    if found.calls != dict.fromkeys(range(layers), 1):
         raise UnsupportedModelError(
             f"{model.config.model_type}: {layers} layers should each call attention once, but the calls by layer were "
-            f"{probe.calls}; this engine would keep a wrong cache for it"
+            f"{found.calls}; this engine would keep a wrong cache for it"
         )
-    return probe.shapes
+    return found
 
 
 def plain_logits(model: Any) -> Tensor:
@@ -39,9 +40,9 @@ def plain_logits(model: Any) -> Tensor:
     return torch.cat([_plain(model, first)[-4:], _plain(model, second)[-1:]])
 
 
-def self_check(model: Any, shapes: dict[int, LayerShape], expected: Tensor) -> None:
-    """Compare chunked, ragged, rolled-back decoding of two sequences with plain forwards. Raises with the numbers."""
-    ragged = _ragged(model, shapes, *_prompts(model))
+def self_check(model: Any, forward: Forward, shapes: dict[int, LayerShape], expected: Tensor) -> None:
+    """Compare chunked, ragged, rolled-back decoding of two sequences with `expected`. Raises with the numbers."""
+    ragged = _ragged(model, forward, shapes)
     spread = (expected.max(dim=-1).values - expected.min(dim=-1).values).clamp(min=1e-6)
     error = float(((ragged.float() - expected).abs().max(dim=-1).values / spread).max())
     if not error <= _TOLERANCE[model.dtype]:
@@ -58,27 +59,24 @@ def _prompts(model: Any) -> tuple[list[int], list[int]]:
     return first, second
 
 
-def _ragged(model: Any, shapes: dict[int, LayerShape], first: list[int], second: list[int]) -> Tensor:
-    """Logits of the last 4 rows of `first` and the last one of `second`, with a wrong draft rolled back before."""
-    blocks = 8
-    pool = BlockPool(blocks, _BLOCK)
-    runner = Runner(model, KVMemory(shapes, blocks, _BLOCK, model.dtype, model.device))
+def _ragged(model: Any, forward: Forward, shapes: dict[int, LayerShape]) -> Tensor:
+    """Logits of the last 4 rows of the first prompt and the last one of the second; a wrong draft was rolled back."""
+    first, second = _prompts(model)
+    pool = BlockPool(8, _BLOCK)
+    runner = Runner(KVMemory(shapes, pool.total, _BLOCK, model.dtype, model.device))
     a, b = BlockTable(pool), BlockTable(pool)
-    a.reserve(5)
-    runner.forward(pack([Span(a, 0, first[:5], 0)], model.device))
+
+    def run(*spans: Span) -> Tensor:
+        for span in spans:
+            span.table.reserve(span.end)
+        return runner.run(forward, pack(spans, model.device))
+
+    run(Span(a, 0, first[:5], 0))
     a.commit(5)
-    a.reserve(9)
-    b.reserve(6)
-    runner.forward(
-        pack([Span(a, 5, [*first[5:7], second[0], second[1]], 2), Span(b, 0, second[:6], 1)], model.device)
-    )
+    run(Span(a, 5, [*first[5:7], second[0], second[1]], 2), Span(b, 0, second[:6], 1))
     a.commit(7)
     b.commit(6)
-    a.reserve(11)
-    b.reserve(7)
-    return runner.forward(pack([Span(b, 6, second[6:], 1), Span(a, 7, first[7:], 4)], model.device)).roll(
-        -1, dims=0
-    )
+    return run(Span(a, 7, first[7:], 4), Span(b, 6, second[6:], 1))
 
 
 @torch.inference_mode()

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 from engine.attention import paged
+from engine.attention.paged import Probe
 from engine.kv.memory import LayerShape
-from engine.model.check import plain_logits, probe_shapes, self_check
+from engine.model.check import plain_logits, probe, self_check
+from engine.model.forward import Forward, TransformersForward
+from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
 from engine.model.support import UnsupportedModelError, unsupported_reason
 
@@ -20,8 +24,10 @@ from engine.model.support import UnsupportedModelError, unsupported_reason
 class LoadedModel:
     """A model that passed the self-check."""
 
-    model: Any
+    forward: Forward
     shapes: dict[int, LayerShape]
+    dtype: torch.dtype
+    device: torch.device
     model_type: str
     max_context: int
     vocabulary: int
@@ -31,7 +37,7 @@ class LoadedModel:
     @property
     def bytes_per_position(self) -> int:
         """KV bytes of one position over all layers."""
-        return sum(shape.bytes_per_position(self.model.dtype) for shape in self.shapes.values())
+        return sum(shape.bytes_per_position(self.dtype) for shape in self.shapes.values())
 
 
 def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[str], None]) -> LoadedModel:
@@ -42,18 +48,41 @@ def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[st
         raise UnsupportedModelError(reason)
     say(f"loading {config.model_type} weights")
     model = _weights(path, dtype).to(device).eval()
-    shapes = probe_shapes(model)
+    found = probe(model)
     expected = plain_logits(model)
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    if can_pack(dtype, device):
-        say(f"packed {pack_linears(model)} linears")
-    say("self-check: packed rows against plain forwards")
-    self_check(model, shapes, expected)
+    forward = _forward(model, found, expected, say)
     text = config.get_text_config()
     return LoadedModel(
-        model, shapes, config.model_type, int(text.max_position_embeddings), int(text.vocab_size),
-        _end_tokens(model), weight_bytes,
-    )  # fmt: skip
+        forward=forward,
+        shapes=found.shapes,
+        dtype=dtype,
+        device=device,
+        model_type=config.model_type,
+        max_context=int(text.max_position_embeddings),
+        vocabulary=int(text.vocab_size),
+        end_tokens=_end_tokens(model),
+        weight_bytes=weight_bytes,
+    )
+
+
+def _forward(model: Any, found: Probe, expected: Tensor, say: Callable[[str], None]) -> Forward:
+    """The fastest forward that passes the self-check. Raises UnsupportedModelError when none does."""
+    if LeanForward.suits(model):
+        lean = LeanForward(model, found.extras)
+        try:
+            self_check(model, lean, found.shapes, expected)
+        except UnsupportedModelError as fault:
+            say(f"the lean forward is not used: {fault}")
+        else:
+            say("self-check passed with the lean forward")
+            return lean
+    if can_pack(model.dtype, model.device):
+        say(f"packed {pack_linears(model)} linears")
+    plain = TransformersForward(model)
+    self_check(model, plain, found.shapes, expected)
+    say("self-check passed with transformers' forward")
+    return plain
 
 
 def _config(path: Path) -> tuple[Any, Any]:

@@ -4,9 +4,11 @@ Packing costs a copy at load and saves a reorder at every call: at few rows the 
 as long. One packing serves every row count, and results are equal to rounding.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 _FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -31,13 +33,37 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # type: ignore[no-any-return]  # noqa: SLF001
 
 
+class PlainLinear(nn.Module):
+    """y = x W^T + b where there is nothing to gain from packing."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self._weight = weight.detach()
+        self._bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return F.linear(x, self._weight, self._bias)
+
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def make_linear(linears: Sequence[nn.Linear]) -> Linear:
+    """Linears of one input as one product, their outputs one after another; packed where the machine can."""
+    weight: Tensor = linears[0].weight
+    bias: Tensor | None = linears[0].bias
+    if len(linears) > 1:
+        weight = torch.cat([linear.weight for linear in linears])
+        bias = None if bias is None else torch.cat([linear.bias for linear in linears])
+    return PackedLinear(weight, bias) if can_pack(weight.dtype, weight.device) else PlainLinear(weight, bias)
+
+
 class _Fused:
     """Several linears of the same input as one product. The first member called computes it for all."""
 
     def __init__(self, linears: list[nn.Linear]) -> None:
-        weight = torch.cat([linear.weight for linear in linears])
-        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
-        self._linear = PackedLinear(weight, bias)
+        self._linear = make_linear(linears)
         self._sizes = [linear.out_features for linear in linears]
         self._input: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
@@ -46,7 +72,7 @@ class _Fused:
         """Member `index`'s product of x. Another tensor, or a second call of a member, computes anew."""
         if x is not self._input or index not in self._parts:
             self._input = x
-            self._parts = dict(enumerate(self._linear(x).split(self._sizes, dim=-1)))
+            self._parts = dict(enumerate(torch.split(self._linear(x), self._sizes, dim=-1)))
         result = self._parts.pop(index)
         if not self._parts:
             self._input = None  # the input lives no longer than its layer

@@ -103,17 +103,17 @@ def test_a_fault_in_the_models_rows_ends_its_request_only(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine("none")
-    forward = engine._runner.forward
+    run = engine._runner.run
 
-    def poisoned(batch, **kwargs):
-        logits = forward(batch, **kwargs).clone()
+    def poisoned(forward, batch):
+        logits = run(forward, batch).clone()
         if len(batch.spans) == 2:
             logits[0] = float("nan")
         return logits
 
     engine.submit(request("a", PROMPT))
     engine.submit(request("b", PROMPT))
-    monkeypatch.setattr(engine._runner, "forward", poisoned)
+    monkeypatch.setattr(engine._runner, "run", poisoned)
     outputs = finish(engine)
     assert outputs["a"].finish == "error"
     assert "not finite" in outputs["a"].error

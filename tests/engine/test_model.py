@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from engine.model import loader
 from engine.model.loader import load
 from engine.model.packed import can_pack, pack_linears
-from engine.model.runner import decoder_layers, without_layers
+from engine.model.forward import decoder_layers, without_layers
 from engine.model.support import UnsupportedModelError, unsupported_reason
 from tests.tiny import make_model_dir
 
@@ -70,8 +70,8 @@ def test_an_attention_that_forgets_the_cache_fails_the_self_check(
 
     right = Group.mask
 
-    def wrong(self: Group, window: int | None, block_size: int, dtype: torch.dtype) -> torch.Tensor:
-        return right(self, 2, block_size, dtype)
+    def wrong(self: Group, window: int | None, *rest: object) -> torch.Tensor:
+        return right(self, 2, *rest)
 
     monkeypatch.setattr(Group, "mask", wrong)
     with pytest.raises(UnsupportedModelError, match="self-check failed"):
