@@ -41,6 +41,7 @@ from specd.restarts import DEATH_REASONS
 from specd.serving import ServedModel, draft_revision, load_served, served_name
 from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
 from specd.telemetry.prometheus import Metrics
+from specd.threads import in_thread
 from specd.view import View
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ class Daemon:
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
         self._alerts.start()
         self._spawn(self._heartbeat())
-        self._spawn(self._bring_up(inference))
+        self._coming_up = self._spawn(self._bring_up(inference))
 
     async def main_loop(self) -> None:
         """Until a signal, or until a part has failed."""
@@ -166,6 +167,7 @@ class Daemon:
         self._supervisor.close(_CLOSING)
         if self._fault is None and self._supervisor.info is not None:
             await self._drain()
+        self._coming_up.cancel()  # what ends now would look like a failed start to it
         self._supervisor.end_all(_CLOSING)
         if not self._model.done():
             self._model.set_exception(UnservedError(_CLOSING))
@@ -200,9 +202,9 @@ class Daemon:
     async def _bring_up(self, inference: Listener) -> None:
         """From a config to a model that answers."""
         target = self._config.model.target
-        self._path = await asyncio.to_thread(resolve_target, target.path)
+        self._path = await in_thread(resolve_target, target.path)
         self._spawn(self._supervisor.run())
-        model = await asyncio.to_thread(load_served, target, self._path)
+        model = await in_thread(load_served, target, self._path)
         self._model.set_result(model)
         await self._supervisor.engine_info()
         self._identify(self._config)

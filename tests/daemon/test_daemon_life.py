@@ -114,9 +114,10 @@ def test_sigterm_while_the_model_loads(daemons, pool):
     daemon = daemons.start()
     waiting = pool.submit(daemon.post, "/v1/completions", LONG)
     wait_until(lambda: daemon.status()["load"]["admitted"] == 1, "the request to wait")
+    wait_until(lambda: daemon.status()["model"]["target_revision"], "all but the engine to be there")
     daemon.signal(signal.SIGTERM)
     assert waiting.result().json()["error"]["code"] == "shutting_down"
-    assert daemon.wait() == 0
+    assert (daemon.wait(), "Traceback" in daemon.log) == (0, False)
 
 
 def test_a_killed_daemon_takes_its_engine_along(daemons):
