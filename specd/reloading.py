@@ -78,7 +78,10 @@ class Reloader:
 
 
 def _tell(trigger: Trigger, reloaded: Reloaded) -> None:
-    log.info("reload by %s: %s keys changed", trigger, len(reloaded.changes) or "no")
+    count = len(reloaded.changes)
+    log.info(
+        "reload by %s: %s changed", trigger, f"{count} key{'s' if count > 1 else ''}" if count else "nothing"
+    )
     for change in reloaded.changes:
         log.info("config: %s", change.text())
     for note in reloaded.notes:

@@ -1,5 +1,6 @@
 """The model that this daemon serves: where it lies, what it is called, and how its prompts are encoded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,18 @@ def draft_revision(draft: DraftSection) -> str:
         case "ngram":
             return f"ngram-{draft.ngram_min}-{draft.ngram_max}"
         case "layer-skip":
-            layers = "middle" if draft.skip_layers is None else "-".join(map(str, draft.skip_layers))
+            layers = "middle" if draft.skip_layers is None else runs(sorted(set(draft.skip_layers)))
             return f"layer-skip-{layers}"
         case "none":
             return "none"
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers, short: `0..3-7` for 0, 1, 2, 3 and 7. It becomes a label of metrics and alerts."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return "-".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)

@@ -76,6 +76,11 @@ class AlertManager:
         """For people: open alerts, oldest first, then those that ended lately."""
         return [_as_json(alert) for alert in (*self._lifecycle.open(), *self._resolved)]
 
+    def counts(self) -> dict[str, int]:
+        """Open alerts by state."""
+        found = Counter(alert.state.value for alert in self._lifecycle.open())
+        return {state.value: found[state.value] for state in (State.PENDING, State.FIRING)}
+
     def start(self) -> None:
         """Begin to tick, once a second, until `aclose`."""
         self._task = asyncio.create_task(self.run())

@@ -1,13 +1,15 @@
-"""`specd schema`: the JSON Schema of the config."""
+"""`specd schema`: every key of the config, for programs or for people."""
 
 import json
+import sys
 
 from specd.cli.parser import Arguments, Parser, describe
+from specd.config import document
 from specd.config.schema import Config
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments: there are none."""
+    """Declare the arguments."""
     describe(
         parser,
         """
@@ -15,11 +17,15 @@ Print the JSON Schema of the config. "reload" of each key says what it takes to 
 hot (at once), drain (once the requests in flight have ended) or restart.""",
         """
         specd schema > specd.schema.json
-        specd schema | jq '."$defs".PolicySection.properties.k_max'""",
+        specd schema | jq '."$defs".PolicySection.properties.k_max'
+        specd schema --markdown > docs/configuration.md""",
     )
+    parser.add_argument("--markdown", action="store_true", help="a reference page for people instead")
 
 
-def run(_args: Arguments) -> int:
+def run(args: Arguments) -> int:
     """Print it."""
-    print(json.dumps(Config.model_json_schema(), indent=2))
+    sys.stdout.write(
+        document.page() if args.markdown else json.dumps(Config.model_json_schema(), indent=2) + "\n"
+    )
     return 0

@@ -36,7 +36,7 @@ def section_at(location: Sequence[str | int]) -> type[Section] | None:
         if isinstance(part, int):
             continue
         field = _field(section, part)
-        inner = None if field is None else _section_of(field.annotation)
+        inner = None if field is None else section_of(field.annotation)
         if inner is None:
             return None
         section = inner
@@ -89,7 +89,7 @@ def _elsewhere(name: str) -> str | None:
 def _keys(section: type[Section], prefix: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         key = prefix + (field.alias or name)
-        inner = _section_of(field.annotation)
+        inner = section_of(field.annotation)
         if inner is None:
             yield key
         else:
@@ -101,8 +101,8 @@ def _field(section: type[Section], name: str) -> FieldInfo | None:
     return by_name.get(name) or section.model_fields.get(name)
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
+def section_of(annotation: Any) -> type[Section] | None:
     """The section inside an annotation: itself, or what an array of tables holds."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return annotation if issubclass(annotation, Section) else None
-    return next((inner for inner in map(_section_of, get_args(annotation)) if inner is not None), None)
+    return next((inner for inner in map(section_of, get_args(annotation)) if inner is not None), None)

@@ -133,6 +133,7 @@ def test_the_metric_and_the_snapshot_follow_the_alert():
     rig.seconds(5, accepted=0)
     assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 1}
     [shown] = rig.manager.snapshot()
+    assert rig.manager.counts() == {"pending": 0, "firing": 1}
     assert (shown["name"], shown["state"], shown["endsAt"]) == ("SpecdAcceptanceCollapse", "firing", None)
     rig.seconds(10, accepted=3)
     assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 0}

@@ -27,7 +27,7 @@ def reload(daemon: DaemonProcess) -> httpx2.Response:
 
 
 def test_status_tells_how_things_stand(daemon):
-    """Test that status names engine, model, load, KV, acceptance and config."""
+    """Test that status names engine, model, load, KV, acceptance, alerts and config."""
     complete(daemon, k=2, **{"class": "code"})
     status = daemon.status()
     assert status["ready"] is True
@@ -39,6 +39,7 @@ def test_status_tells_how_things_stand(daemon):
     assert status["load"]["state"] == "full"
     assert status["kv"]["free"] > 0
     assert 0 < status["acceptance"]["code"] < 1
+    assert status["alerts"] == {"pending": 0, "firing": 0}
     assert status["config"]["last_reload"]["result"] == "ok"
 
 
