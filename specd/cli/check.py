@@ -1,15 +1,19 @@
 """`specd check`: what would keep `specd run` from serving, without starting it."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import ParamSpec
 
+from specd.alerts.delivery import signing_keys
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.errors import ModelError, UserError
+from specd.http.guard import Keys, exposed
 from specd.models.directory import read_config
 from specd.models.resolve import resolve_target
+
+P = ParamSpec("P")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,7 +34,7 @@ def run(args: Arguments) -> int:
     """Check in order of dependence: a config that does not parse names no model."""
     loaded = load_config(args)
     print(f"ok: config {loaded.digest} from {_origin(loaded)}")
-    faults = [*_file_faults(loaded.config), *_model_faults(loaded.config)]
+    faults = [*_refusals(loaded.config), *_model_faults(loaded.config)]
     if faults:
         raise UserError("\n".join(faults))
     print(f"ok: model {loaded.config.model.target.path} is complete and can be served")
@@ -42,19 +46,22 @@ def _origin(loaded: Loaded) -> str:
     return ", ".join(names) or "defaults only"
 
 
-def _file_faults(config: Config) -> Iterator[str]:
-    for key, path in _named_files(config):
-        try:
-            path.open("rb").close()
-        except OSError as error:
-            yield f"{key}: {path}: {error.strerror}"
+def _refusals(config: Config) -> Iterator[str]:
+    """What `specd run` would refuse, by the very functions that refuse it there."""
+    why_not = exposed(config.admin.listen, config.admin.token_file)
+    if why_not is not None:
+        yield why_not
+    yield from _said_by(Keys, config.server.api_keys_file, "server.api_keys_file")
+    yield from _said_by(Keys, config.admin.token_file, "admin.token_file")
+    for receiver in config.alerts.receivers:
+        yield from _said_by(signing_keys, receiver)
 
 
-def _named_files(config: Config) -> Iterator[tuple[str, Path]]:
-    named = {"server.api_keys_file": config.server.api_keys_file, "admin.token_file": config.admin.token_file}
-    for number, receiver in enumerate(config.alerts.receivers):
-        named[f"alerts.receivers[{number}].secret_file"] = receiver.secret_file
-    yield from ((key, path) for key, path in named.items() if path is not None)
+def _said_by(use: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Iterator[str]:
+    try:
+        use(*args, **kwargs)
+    except UserError as error:
+        yield str(error)
 
 
 def _model_faults(config: Config) -> Iterator[str]:

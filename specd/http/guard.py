@@ -36,8 +36,9 @@ class Keys:
         try:
             lines = self._file.read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise UserError(
-                f"{self._key}: {self._file} cannot be read ({error}): put one key a line there"
+                f"{self._key}: {self._file} cannot be read ({why}): put one key a line there"
             ) from None
         if not lines:
             raise UserError(

@@ -79,7 +79,7 @@ def test_no_torch_and_no_transformers(command: list[str], config: Path) -> None:
         "try: code = main(sys.argv[1:])\n"
         "except SystemExit as done: code = done.code\n"
         "assert code == 0, code\n"
-        "assert not {'torch', 'transformers', 'fastapi'} & set(sys.modules)\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *command, *where],
@@ -125,11 +125,33 @@ def test_check_tells_every_fault_on_its_line(config: Path, capsys: pytest.Captur
     overrides = ["--set", "admin.token_file=/no/token", "--set", "model.draft.skip_layers=[9]"]
     assert main(["check", "-c", str(config), *overrides]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "admin.token_file: /no/token: No such file or directory",
+        "admin.token_file: /no/token cannot be read (No such file or directory): put one key a line there",
         "model.draft.skip_layers: the target has layers 0 to 3, not all of [9]",
     ]
     assert main(["check", "-c", str(config), "--set", "model.target.path=/no/model"]) == 2
     assert capsys.readouterr().err == "model.target.path: /no/model: there is no such directory\n"
+
+
+def test_check_says_what_run_would_refuse(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that an open admin listener, an empty key file and a weak secret are seen before the start."""
+    keys, secret = tmp_path / "keys", tmp_path / "secret"
+    keys.write_text("\n")
+    secret.write_text("whsec_c2hvcnQ=\n")
+    receivers = [{"name": "ops", "url": "https://example.org", "secret_file": str(secret)}]
+    overrides = {
+        "admin.listen": "0.0.0.0:8001",
+        "server.api_keys_file": keys,
+        "alerts.receivers": json.dumps(receivers),
+    }
+    flags = [flag for key, value in overrides.items() for flag in ("--set", f"{key}={value}")]
+    assert main(["check", "-c", str(config), *flags]) == 2
+    listener, key_file, weak = capsys.readouterr().err.splitlines()
+    assert listener.startswith("admin.listen = 0.0.0.0:8001 is open to other machines: set admin.token_file")
+    assert key_file.startswith(f"server.api_keys_file: {keys} is empty: put one key a line there")
+    assert weak.startswith("receiver ops: line 1 of the secret file")
+    assert "key of 5 bytes" in weak
 
 
 def test_check_of_a_bad_key_prints_the_fault_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
