@@ -191,6 +191,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """0 takes the model's own limit."""
     kv_bytes: int = 1 << 30
     block_size: int = 16
+    cache_dir: str = ""
+    """Where native kernels are compiled to, once; empty does without them."""
     draft: DraftSettings = DraftSettings()
     policy: PolicySettings = PolicySettings()
 

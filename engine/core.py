@@ -84,7 +84,7 @@ class Engine:
         self.pool = BlockPool(blocks, launch.block_size)
         memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
-        self._runner = Runner(memory)
+        self._runner = Runner(memory, loaded.native)
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(launch.policy)
@@ -101,7 +101,8 @@ class Engine:
     def start(cls, launch: Launch, say: Callable[[str], None]) -> "Engine":
         """Load the model and make an engine. Raises UnsupportedModelError, CannotServeError or OSError."""
         path = Path(launch.model_path)
-        loaded = load(path, getattr(torch, launch.dtype), torch.device(launch.device), say)
+        cache = Path(launch.cache_dir) if launch.cache_dir else None
+        loaded = load(path, getattr(torch, launch.dtype), torch.device(launch.device), say, cache=cache)
         file = path / "tokenizer.json"
         return cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
 

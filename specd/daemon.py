@@ -33,6 +33,7 @@ from specd.http.generate import Service
 from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
 from specd.logs import LogFormat, configure_logging
+from specd.models.cache import cache_dir
 from specd.models.resolve import resolve_target
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
@@ -249,6 +250,7 @@ class Daemon:
             max_context=engine.max_context,
             kv_bytes=engine.kv_mib << 20,
             block_size=engine.block_size,
+            cache_dir=str(cache_dir() / "kernels"),
             draft=self._config.draft_settings(),
             policy=self._config.policy.settings(),
         )

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from engine.attention.plan import AttentionPlan, Group
+from engine.attention.plan import Group, plan_attention
+from engine.batch import RaggedBatch
 from engine.kv.memory import KVMemory, LayerShape
 
 NAME = "specd_paged"
@@ -66,32 +67,33 @@ def register() -> None:
 
 
 class PagedAttention:
-    """One forward over the paged KV: writes the new rows, then attends over each sequence's blocks."""
+    """One forward over the paged KV: writes the new rows, then attends over each sequence's blocks. In torch."""
 
-    def __init__(self, memory: KVMemory, slots: Tensor, plan: AttentionPlan) -> None:
+    def __init__(self, memory: KVMemory, batch: RaggedBatch) -> None:
         self._memory = memory
-        self._slots = slots
-        self._plan = plan
+        self._slots = batch.slots
+        self._plan = plan_attention(batch, memory.block_size)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """See AttentionContext."""
         self._memory.write(layer, self._slots, key, value)
-        padded = [self._group(layer, group, query, extras) for group in self._plan.groups]
+        padded = [attend_group(self._memory, layer, group, query, extras) for group in self._plan.groups]
         rows = padded[0] if len(padded) == 1 else torch.cat(padded)
         return rows if self._plan.unpad is None else rows.index_select(0, self._plan.unpad)
 
-    def _group(self, layer: int, group: Group, query: Tensor, extras: Extras) -> Tensor:
-        """[B * R, heads, value_dim]. The query heads of a key head are laid out as rows: one product serves them."""
-        keys, values = self._memory.gather(layer, group.blocks)  # [B, kv_heads, S, dim]
-        batch, kv_heads = keys.shape[:2]
-        share = query.shape[1] // kv_heads  # query heads per key head
-        rows = query if group.rows is None else query.index_select(0, group.rows)  # [B * R, heads, dim]
-        rows = rows.reshape(batch, group.depth, kv_heads, share, -1).permute(0, 2, 3, 1, 4)
-        rows = rows.reshape(batch, kv_heads, share * group.depth, -1)
-        mask = group.mask(extras.window, share, self._memory.block_size, query.dtype)
-        out = _attend(rows, keys, values, mask, extras)
-        out = out.view(batch, kv_heads, share, group.depth, -1).permute(0, 3, 1, 2, 4)
-        return out.reshape(batch * group.depth, query.shape[1], -1)
+
+def attend_group(memory: KVMemory, layer: int, group: Group, query: Tensor, extras: Extras) -> Tensor:
+    """[T, heads, dim] -> [B * R, heads, value_dim]. The query heads of a key head are rows: one product serves them."""
+    keys, values = memory.gather(layer, group.blocks)  # [B, kv_heads, S, dim]
+    batch, kv_heads = keys.shape[:2]
+    share = query.shape[1] // kv_heads  # query heads per key head
+    rows = query if group.rows is None else query.index_select(0, group.rows)  # [B * R, heads, dim]
+    rows = rows.reshape(batch, group.depth, kv_heads, share, -1).permute(0, 2, 3, 1, 4)
+    rows = rows.reshape(batch, kv_heads, share * group.depth, -1)
+    mask = group.mask(extras.window, share, memory.block_size, query.dtype)
+    out = _attend(rows, keys, values, mask, extras)
+    out = out.view(batch, kv_heads, share, group.depth, -1).permute(0, 3, 1, 2, 4)
+    return out.reshape(batch * group.depth, query.shape[1], -1)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Extras) -> Tensor:

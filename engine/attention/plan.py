@@ -10,6 +10,7 @@ A padded row repeats row 0 (so that no row is masked whole) and its result is dr
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from engine.batch import RaggedBatch, Span
 # Spans share a group while the shortest has at least this share of the longest one's keys and rows: padding costs
 # reads and multiplications, a further group costs another kernel launch per layer.
 _KEYS_SHARE = 0.5
-_PREFILL_ROWS = 32
+PREFILL_ROWS = 32  # a longer span attends alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class AttentionPlan:
 def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:
     """Group a batch's spans."""
     device = batch.slots.device
-    offsets = _offsets(batch.spans)
+    starts = offsets(batch.spans)
     padded: list[int] = []  # packed row of each padded row, over all groups
     unpad = [0] * batch.rows
     groups: list[Group] = []
@@ -73,10 +74,10 @@ def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:
         spans = [batch.spans[i] for i in members]
         depth = max(len(span.tokens) for span in spans)  # R
         blocks = max(-(-span.end // block_size) for span in spans)  # N
-        rows = [_padded_rows(offsets[i], len(batch.spans[i].tokens), depth) for i in members]
+        rows = [_padded_rows(starts[i], len(batch.spans[i].tokens), depth) for i in members]
         for i, own in zip(members, rows, strict=True):
             for row in range(len(batch.spans[i].tokens)):
-                unpad[offsets[i] + row] = len(padded) + row
+                unpad[starts[i] + row] = len(padded) + row
             padded += own
         table = torch.tensor([_padded_blocks(span, blocks, block_size) for span in spans], device=device)
         index = torch.tensor(rows, device=device)
@@ -87,18 +88,22 @@ def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:
     return AttentionPlan(tuple(groups), torch.tensor(unpad, device=device))
 
 
-def _offsets(spans: Sequence[Span]) -> list[int]:
-    offsets, total = [], 0
-    for span in spans:
-        offsets.append(total)
-        total += len(span.tokens)
-    return offsets
+def single_group(span: Span, start: int, block_size: int) -> Group:
+    """A group of one span whose packed rows begin at `start`."""
+    rows = torch.arange(start, start + len(span.tokens))
+    blocks = torch.tensor([_padded_blocks(span, -(-span.end // block_size), block_size)])
+    return Group(rows, blocks, torch.arange(span.start, span.end)[None])
+
+
+def offsets(spans: Sequence[Span]) -> list[int]:
+    """First packed row of each span."""
+    return list(accumulate((len(span.tokens) for span in spans[:-1]), initial=0))
 
 
 def _grouped(spans: Sequence[Span]) -> list[list[int]]:
     """Indices of spans, by group: long prefill spans alone, the others by falling context, in order within a group."""
-    groups = [[i] for i, span in enumerate(spans) if len(span.tokens) > _PREFILL_ROWS]
-    short = [i for i, span in enumerate(spans) if len(span.tokens) <= _PREFILL_ROWS]
+    groups = [[i] for i, span in enumerate(spans) if len(span.tokens) > PREFILL_ROWS]
+    short = [i for i, span in enumerate(spans) if len(span.tokens) <= PREFILL_ROWS]
     current: list[int] = []
     longest = 0
     for i in sorted(short, key=lambda i: -spans[i].end):

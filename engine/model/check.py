@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.attention.paged import Probe, register
 from engine.batch import Span, pack
+from engine.kernels.native import NativeOps
 from engine.kv.memory import KVMemory, LayerShape
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
@@ -40,9 +41,11 @@ def plain_logits(model: Any) -> Tensor:
     return torch.cat([_plain(model, first)[-4:], _plain(model, second)[-1:]])
 
 
-def self_check(model: Any, forward: Forward, shapes: dict[int, LayerShape], expected: Tensor) -> None:
+def self_check(
+    model: Any, forward: Forward, native: NativeOps | None, shapes: dict[int, LayerShape], expected: Tensor
+) -> None:
     """Compare chunked, ragged, rolled-back decoding of two sequences with `expected`. Raises with the numbers."""
-    ragged = _ragged(model, forward, shapes)
+    ragged = _ragged(model, forward, native, shapes)
     spread = (expected.max(dim=-1).values - expected.min(dim=-1).values).clamp(min=1e-6)
     error = float(((ragged.float() - expected).abs().max(dim=-1).values / spread).max())
     if not error <= _TOLERANCE[model.dtype]:
@@ -59,11 +62,11 @@ def _prompts(model: Any) -> tuple[list[int], list[int]]:
     return first, second
 
 
-def _ragged(model: Any, forward: Forward, shapes: dict[int, LayerShape]) -> Tensor:
+def _ragged(model: Any, forward: Forward, native: NativeOps | None, shapes: dict[int, LayerShape]) -> Tensor:
     """Logits of the last 4 rows of the first prompt and the last one of the second; a wrong draft was rolled back."""
     first, second = _prompts(model)
     pool = BlockPool(8, _BLOCK)
-    runner = Runner(KVMemory(shapes, pool.total, _BLOCK, model.dtype, model.device))
+    runner = Runner(KVMemory(shapes, pool.total, _BLOCK, model.dtype, model.device), native)
     a, b = BlockTable(pool), BlockTable(pool)
 
     def run(*spans: Span) -> Tensor:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.paged import AttentionContext, Extras
+from engine.kernels.reference import LayerOps
 from engine.model.packed import Linear, make_linear
 
 _TYPES: Final = {"llama", "mistral", "qwen2"}
@@ -20,10 +21,10 @@ _TYPES: Final = {"llama", "mistral", "qwen2"}
 
 class _Layer(NamedTuple):
     place: int  # index in the model
-    norm_in: Tensor  # [H] float32, times sqrt(H)
+    norm_in: Tensor  # [H] float32
     qkv: Linear
     out: Linear
-    norm_mid: Tensor  # [H] float32, times sqrt(H)
+    norm_mid: Tensor  # [H] float32
     gate_up: Linear
     down: Linear
     extras: Extras
@@ -32,8 +33,9 @@ class _Layer(NamedTuple):
 class LeanForward:
     """See engine.model.forward.Forward."""
 
-    def __init__(self, model: Any, extras: dict[int, Extras]) -> None:
+    def __init__(self, model: Any, extras: dict[int, Extras], ops: LayerOps) -> None:
         """extras: what each layer's attention asked for when it was probed. Copies the weights it packs."""
+        self._ops = ops
         config, base = model.config, model.model
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads
@@ -41,7 +43,7 @@ class LeanForward:
         self._embedding = base.embed_tokens.weight.detach()  # [V, H]
         self._rotary = base.rotary_emb
         self._layers = [_layer(layer, i, extras[i]) for i, layer in enumerate(base.layers)]
-        self._norm = _scaled(base.norm.weight)
+        self._norm = base.norm.weight.detach().float()
         self._head = make_linear([model.lm_head])
 
     @staticmethod
@@ -62,14 +64,17 @@ class LeanForward:
         self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
     ) -> Tensor:
         """See Forward."""
-        hidden = F.embedding(tokens[0], self._embedding)  # [T, H]
+        ops, eps = self._ops, self._eps
+        hidden = F.embedding(tokens[0], self._embedding)  # [T, H], the residual stream; changed in place
         angles = self._angles(hidden, positions)
+        delta = None  # what the last block adds to it
         for layer in self._layers:
-            mixed = self._attend(layer, _rms_norm(hidden, layer.norm_in, self._eps), angles, attention)
-            hidden = hidden + layer.out(mixed)
-            gate, up = layer.gate_up(_rms_norm(hidden, layer.norm_mid, self._eps)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate).mul_(up))
-        return self._head(_rms_norm(hidden[logit_rows], self._norm, self._eps))
+            x = ops.add_rms_norm(hidden, delta, layer.norm_in, eps)
+            delta = layer.out(self._attend(layer, x, angles, attention))
+            x = ops.add_rms_norm(hidden, delta, layer.norm_mid, eps)
+            delta = layer.down(ops.silu_mul(layer.gate_up(x)))
+        last = None if delta is None else delta[logit_rows]
+        return self._head(ops.add_rms_norm(hidden[logit_rows], last, self._norm, eps))
 
     def _attend(
         self, layer: _Layer, x: Tensor, angles: tuple[Tensor, Tensor], attention: AttentionContext
@@ -77,46 +82,26 @@ class LeanForward:
         """[T, H] -> [T, heads * dim]."""
         heads, kv_heads = self._heads, self._kv_heads
         qkv = layer.qkv(x).view(len(x), heads + 2 * kv_heads, -1)  # [T, heads + 2 kv_heads, dim]
-        rotated = _rotate(qkv[:, : heads + kv_heads], *angles)
+        rotated = self._ops.rotate(qkv[:, : heads + kv_heads], *angles)
         out = attention.attend(
             layer.place, rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :], layer.extras
         )
         return out.reshape(len(x), -1)
 
     def _angles(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine, and sine with its first half negated: [T, 1, dim] each."""
+        """Cosine and sine: [T, dim] float32 each, rounded as transformers rounds them."""
         cos, sin = self._rotary(hidden[None], positions)
-        half = sin.shape[-1] // 2
-        signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
-        return cos[0, :, None], signed[0, :, None]
-
-
-def _rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotary embedding of [T, heads, dim]: x cos + rotate_half(x) sin, the sign of rotate_half being in the sine."""
-    rotated: Tensor = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)
-    return rotated
-
-
-def _rms_norm(x: Tensor, scaled_weight: Tensor, eps: float) -> Tensor:
-    """[T, H] -> [T, H]. x / sqrt(mean(x^2) + eps) w, as x w sqrt(H) / sqrt(|x|^2 + H eps), in float32."""
-    wide = x.float()
-    squares: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_()
-    normed = wide * squares.add_(x.shape[-1] * eps).rsqrt_()
-    return normed.mul_(scaled_weight).to(x.dtype)
-
-
-def _scaled(weight: Tensor) -> Tensor:
-    return weight.detach().float() * weight.shape[0] ** 0.5
+        return cos[0].float(), sin[0].float()
 
 
 def _layer(layer: Any, place: int, extras: Extras) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return _Layer(
         place=place,
-        norm_in=_scaled(layer.input_layernorm.weight),
+        norm_in=layer.input_layernorm.weight.detach().float(),
         qkv=make_linear([attention.q_proj, attention.k_proj, attention.v_proj]),
         out=make_linear([attention.o_proj]),
-        norm_mid=_scaled(layer.post_attention_layernorm.weight),
+        norm_mid=layer.post_attention_layernorm.weight.detach().float(),
         gate_up=make_linear([mlp.gate_proj, mlp.up_proj]),
         down=make_linear([mlp.down_proj]),
         extras=extras,

@@ -12,6 +12,8 @@ from transformers.utils import logging
 
 from engine.attention import paged
 from engine.attention.paged import Probe
+from engine.kernels.native import NativeError, NativeOps, build
+from engine.kernels.reference import TorchOps
 from engine.kv.memory import LayerShape
 from engine.model.check import plain_logits, probe, self_check
 from engine.model.forward import Forward, TransformersForward
@@ -25,6 +27,7 @@ class LoadedModel:
     """A model that passed the self-check."""
 
     forward: Forward
+    native: NativeOps | None
     shapes: dict[int, LayerShape]
     dtype: torch.dtype
     device: torch.device
@@ -40,8 +43,18 @@ class LoadedModel:
         return sum(shape.bytes_per_position(self.dtype) for shape in self.shapes.values())
 
 
-def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[str], None]) -> LoadedModel:
-    """Load, check and pack. Raises UnsupportedModelError or OSError with a sentence for the user."""
+def load(
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    say: Callable[[str], None],
+    *,
+    cache: Path | None = None,
+) -> LoadedModel:
+    """Load, check and pack. Native kernels are built into `cache`; None does without them.
+
+    Raises UnsupportedModelError or OSError with a sentence for the user.
+    """
     config, model_class = _config(path)
     reason = unsupported_reason(config, model_class)
     if reason:
@@ -51,10 +64,12 @@ def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[st
     found = probe(model)
     expected = plain_logits(model)
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    forward = _forward(model, found, expected, say)
+    native = _native(cache, dtype, device, say)
+    forward, native = _forward(model, found, expected, native, say)
     text = config.get_text_config()
     return LoadedModel(
         forward=forward,
+        native=native,
         shapes=found.shapes,
         dtype=dtype,
         device=device,
@@ -66,23 +81,52 @@ def load(path: Path, dtype: torch.dtype, device: torch.device, say: Callable[[st
     )
 
 
-def _forward(model: Any, found: Probe, expected: Tensor, say: Callable[[str], None]) -> Forward:
-    """The fastest forward that passes the self-check. Raises UnsupportedModelError when none does."""
-    if LeanForward.suits(model):
-        lean = LeanForward(model, found.extras)
+def _native(
+    cache: Path | None, dtype: torch.dtype, device: torch.device, say: Callable[[str], None]
+) -> NativeOps | None:
+    if cache is None or device.type != "cpu":
+        return None
+    try:
+        return NativeOps(build(cache), dtype)
+    except NativeError as fault:
+        say(f"no native kernels: {fault}")
+        return None
+
+
+def _forward(
+    model: Any, found: Probe, expected: Tensor, native: NativeOps | None, say: Callable[[str], None]
+) -> tuple[Forward, NativeOps | None]:
+    """The fastest combination that passes the self-check, the plain one last. Raises UnsupportedModelError."""
+    lean = LeanForward.suits(model)
+    candidates: list[tuple[str, Callable[[], Forward], NativeOps | None]] = []
+    if lean and native is not None:
+        candidates.append(
+            ("lean forward, native kernels", lambda: LeanForward(model, found.extras, native), native)
+        )
+    if lean:
+        candidates.append(("lean forward", lambda: LeanForward(model, found.extras, TorchOps()), None))
+    if native is not None:
+        candidates.append(("transformers' forward, native attention", lambda: _transformers(model), native))
+    for name, make, kernels in candidates:
+        forward = make()
         try:
-            self_check(model, lean, found.shapes, expected)
+            self_check(model, forward, kernels, found.shapes, expected)
         except UnsupportedModelError as fault:
-            say(f"the lean forward is not used: {fault}")
+            say(f"not used: {name}: {fault}")
         else:
-            say("self-check passed with the lean forward")
-            return lean
+            say(f"self-check passed: {name}")
+            return forward, kernels
+    forward = _transformers(model)
+    self_check(model, forward, None, found.shapes, expected)
+    say("self-check passed: transformers' forward")
+    return forward, None
+
+
+def _transformers(model: Any) -> Forward:
+    """transformers' forward; its linears are packed in place where the machine can."""
     if can_pack(model.dtype, model.device):
-        say(f"packed {pack_linears(model)} linears")
-    plain = TransformersForward(model)
-    self_check(model, plain, found.shapes, expected)
-    say("self-check passed with transformers' forward")
-    return plain
+        pack_linears(model)
+    return TransformersForward(model)
 
 
 def _config(path: Path) -> tuple[Any, Any]:

@@ -9,9 +9,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.model import loader
+from engine.model.forward import decoder_layers, without_layers
 from engine.model.loader import load
 from engine.model.packed import can_pack, pack_linears
-from engine.model.forward import decoder_layers, without_layers
 from engine.model.support import UnsupportedModelError, unsupported_reason
 from tests.tiny import make_model_dir
 

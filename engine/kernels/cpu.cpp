@@ -1,0 +1,238 @@
+// The small operations of a decoder layer, each in one pass. engine/kernels/reference.py is their specification.
+// Compiled once by engine/kernels/native.py; plain C interface, no torch headers. Sums are in float32.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+struct bf16 {
+    uint16_t bits;
+};
+
+inline float widen(float x) { return x; }
+inline float widen(bf16 x) {
+    uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+inline void narrow(float x, float& out) { out = x; }
+inline void narrow(float x, bf16& out) {  // round to nearest, ties to even
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    out.bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// e^x by argument reduction and a polynomial (Cephes), written so that compilers vectorise it; error about 1e-7.
+inline float exponential(float x) {
+    x = std::min(std::max(x, -87.0f), 88.0f);
+    float n = std::nearbyint(x * 1.44269504088896341f);
+    float r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t scale = (static_cast<int32_t>(n) + 127) << 23;
+    float two_to_n;
+    std::memcpy(&two_to_n, &scale, sizeof two_to_n);
+    return p * two_to_n;
+}
+
+constexpr int64_t kGrain = 16384;  // elements below which waking other threads costs more than it brings
+
+// hidden [T, H] += delta [T, H] (if given); out [T, H] = hidden / rms(hidden) * weight [H]
+template <typename T>
+void add_rms_norm(T* hidden, const T* delta, const float* weight, T* out, int64_t rows, int64_t size, float eps) {
+#pragma omp parallel for if (rows * size > kGrain)
+    for (int64_t row = 0; row < rows; row++) {
+        T* x = hidden + row * size;
+        const T* d = delta ? delta + row * size : nullptr;
+        float squares = 0;
+        if (d) {
+            for (int64_t i = 0; i < size; i++) narrow(widen(x[i]) + widen(d[i]), x[i]);
+        }
+        for (int64_t i = 0; i < size; i++) squares += widen(x[i]) * widen(x[i]);
+        float scale = 1.0f / std::sqrt(squares / size + eps);
+        for (int64_t i = 0; i < size; i++) narrow(widen(x[i]) * scale * weight[i], out[row * size + i]);
+    }
+}
+
+// gate_up [T, 2 I] -> out [T, I] = silu(gate) * up
+template <typename T>
+void silu_mul(const T* gate_up, T* out, int64_t rows, int64_t size) {
+#pragma omp parallel for if (rows * size > kGrain)
+    for (int64_t row = 0; row < rows; row++) {
+        const T* gate = gate_up + row * 2 * size;
+        const T* up = gate + size;
+        for (int64_t i = 0; i < size; i++) {
+            float g = widen(gate[i]);
+            narrow(g / (1.0f + exponential(-g)) * widen(up[i]), out[row * size + i]);
+        }
+    }
+}
+
+// Rotary embedding in place on the first `heads` heads of each row [stride]; cos, sin [T, dim].
+template <typename T>
+void rotate(T* x, int64_t stride, const float* cosine, const float* sine, int64_t rows, int64_t heads, int64_t dim) {
+    int64_t half = dim / 2;
+#pragma omp parallel for if (rows * heads * dim > kGrain)
+    for (int64_t row = 0; row < rows; row++) {
+        const float* c = cosine + row * dim;
+        const float* s = sine + row * dim;
+        for (int64_t head = 0; head < heads; head++) {
+            T* v = x + row * stride + head * dim;
+            for (int64_t i = 0; i < half; i++) {
+                float a = widen(v[i]), b = widen(v[i + half]);
+                narrow(a * c[i] - b * s[i], v[i]);
+                narrow(b * c[i + half] + a * s[i + half], v[i + half]);
+            }
+        }
+    }
+}
+
+struct Spans {
+    const int64_t* tables;  // [B, table_stride] block numbers
+    int64_t table_stride;
+    const int64_t* first_row;  // [B] packed row at which the span begins
+    const int64_t* rows;       // [B]
+    const int64_t* end;        // [B] position after the span's last row
+    int64_t count;             // B
+};
+
+constexpr int64_t kKeys = 16;  // keys that are widened at a time and shared by all rows of a key head
+
+// One key head of one span: online softmax over the span's blocks, for its rows times the query heads that share it.
+template <typename T, int64_t kDim>
+void attend_head(const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const Spans& spans,
+                 int64_t span, int64_t kv_head, int64_t heads, int64_t kv_heads, int64_t runtime_dim,
+                 int64_t block_size, float scaling, int64_t window, std::vector<float>& scratch) {
+    const int64_t dim = kDim ? kDim : runtime_dim;
+    const int64_t share = heads / kv_heads, rows = spans.rows[span], queries = rows * share;
+    const int64_t end = spans.end[span], first = end - rows;
+    scratch.resize(queries * (2 * dim + kKeys + 2) + 2 * kKeys * dim);
+    float* q = scratch.data();            // [queries, dim], scaled
+    float* acc = q + queries * dim;       // [queries, dim]
+    float* score = acc + queries * dim;   // [queries, kKeys]
+    float* top = score + queries * kKeys; // [queries]
+    float* sum = top + queries;           // [queries]
+    float* k = sum + queries;             // [kKeys, dim]
+    float* v = k + kKeys * dim;           // [kKeys, dim]
+    for (int64_t n = 0; n < queries; n++) {
+        const T* source = query + (spans.first_row[span] + n / share) * query_stride + (kv_head * share + n % share) * dim;
+        for (int64_t i = 0; i < dim; i++) q[n * dim + i] = widen(source[i]) * scaling;
+        top[n] = -INFINITY;
+        sum[n] = 0;
+    }
+    std::fill(acc, acc + queries * dim, 0.0f);
+    const int64_t* table = spans.tables + span * spans.table_stride;
+    int64_t key = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
+    while (key < end) {
+        const int64_t offset = key % block_size;
+        const int64_t count = std::min({kKeys, block_size - offset, end - key});
+        const int64_t slot = (table[key / block_size] * block_size + offset) * kv_heads + kv_head;
+        for (int64_t t = 0; t < count; t++) {
+            const T* key_row = keys + (slot + t * kv_heads) * dim;
+            const T* value_row = values + (slot + t * kv_heads) * dim;
+            for (int64_t i = 0; i < dim; i++) k[t * dim + i] = widen(key_row[i]);
+            for (int64_t i = 0; i < dim; i++) v[t * dim + i] = widen(value_row[i]);
+        }
+        for (int64_t n = 0; n < queries; n++) {
+            const int64_t position = first + n / share;
+            const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1 - key) : 0;
+            const int64_t to = std::min(count, position + 1 - key);
+            if (from >= to) continue;
+            float* s = score + n * kKeys;
+            float best = top[n];
+            for (int64_t t = from; t < to; t++) {
+                float dot = 0;
+                for (int64_t i = 0; i < dim; i++) dot += q[n * dim + i] * k[t * dim + i];
+                s[t] = dot;
+                best = std::max(best, dot);
+            }
+            float kept = exponential(top[n] - best);  // 0 for the first keys: top is -inf, and acc and sum are 0
+            float added = 0;
+            for (int64_t t = from; t < to; t++) {
+                s[t] = exponential(s[t] - best);
+                added += s[t];
+            }
+            top[n] = best;
+            sum[n] = sum[n] * kept + added;
+            float* a = acc + n * dim;
+            for (int64_t i = 0; i < dim; i++) a[i] *= kept;
+            for (int64_t t = from; t < to; t++) {
+                for (int64_t i = 0; i < dim; i++) a[i] += s[t] * v[t * dim + i];
+            }
+        }
+        key += count;
+    }
+    for (int64_t n = 0; n < queries; n++) {
+        T* target = out + (spans.first_row[span] + n / share) * heads * dim + (kv_head * share + n % share) * dim;
+        for (int64_t i = 0; i < dim; i++) narrow(acc[n * dim + i] / sum[n], target[i]);
+    }
+}
+
+template <typename T>
+void paged_attention(const T* query, int64_t query_stride, const T* keys, const T* values, T* out, Spans spans,
+                     int64_t heads, int64_t kv_heads, int64_t dim, int64_t block_size, float scaling, int64_t window) {
+    int64_t work = 0;
+    for (int64_t b = 0; b < spans.count; b++) work += spans.end[b] * spans.rows[b] * heads * dim;
+#pragma omp parallel if (work > 4 * kGrain)
+    {
+        std::vector<float> scratch;
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < spans.count * kv_heads; task++) {
+            auto run = dim == 64 ? attend_head<T, 64> : dim == 128 ? attend_head<T, 128> : attend_head<T, 0>;
+            run(query, query_stride, keys, values, out, spans, task / kv_heads, task % kv_heads, heads, kv_heads, dim,
+                block_size, scaling, window, scratch);
+        }
+    }
+}
+
+// Store rows [T, kv_heads * dim] (row stride given) into the slots of the pool.
+template <typename T>
+void write_kv(const T* key, const T* value, int64_t stride, T* keys, T* values, const int64_t* slots, int64_t rows,
+              int64_t size) {
+    for (int64_t row = 0; row < rows; row++) {
+        std::memcpy(keys + slots[row] * size, key + row * stride, size * sizeof(T));
+        std::memcpy(values + slots[row] * size, value + row * stride, size * sizeof(T));
+    }
+}
+
+}  // namespace
+
+#define SPECD_EXPORT(T, suffix)                                                                                        \
+    extern "C" void add_rms_norm_##suffix(T* hidden, const T* delta, const float* weight, T* out, int64_t rows,        \
+                                          int64_t size, float eps) {                                                   \
+        add_rms_norm(hidden, delta, weight, out, rows, size, eps);                                                     \
+    }                                                                                                                  \
+    extern "C" void silu_mul_##suffix(const T* gate_up, T* out, int64_t rows, int64_t size) {                          \
+        silu_mul(gate_up, out, rows, size);                                                                            \
+    }                                                                                                                  \
+    extern "C" void rotate_##suffix(T* x, int64_t stride, const float* cosine, const float* sine, int64_t rows,        \
+                                    int64_t heads, int64_t dim) {                                                      \
+        rotate(x, stride, cosine, sine, rows, heads, dim);                                                             \
+    }                                                                                                                  \
+    extern "C" void write_kv_##suffix(const T* key, const T* value, int64_t stride, T* keys, T* values,                \
+                                      const int64_t* slots, int64_t rows, int64_t size) {                              \
+        write_kv(key, value, stride, keys, values, slots, rows, size);                                                 \
+    }                                                                                                                  \
+    extern "C" void paged_attention_##suffix(                                                                          \
+        const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const int64_t* tables,           \
+        int64_t table_stride, const int64_t* first_row, const int64_t* rows, const int64_t* end, int64_t count,        \
+        int64_t heads, int64_t kv_heads, int64_t dim, int64_t block_size, float scaling, int64_t window) {             \
+        paged_attention(query, query_stride, keys, values, out,                                                        \
+                        Spans{tables, table_stride, first_row, rows, end, count}, heads, kv_heads, dim, block_size,    \
+                        scaling, window);                                                                              \
+    }
+
+SPECD_EXPORT(float, f32)
+SPECD_EXPORT(bf16, bf16)

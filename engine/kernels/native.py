@@ -1,0 +1,181 @@
+"""Builds cpu.cpp once for this processor and calls it through ctypes.
+
+The library shares torch's OpenMP threads: both link libgomp, and the loader keeps one copy of it. Another thread pool
+beside torch's would spin against it and make both many times slower.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_SOURCE: Final = Path(__file__).with_name("cpu.cpp")
+_FLAGS: Final = (
+    "-O3",
+    "-march=native",
+    "-std=c++17",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    # What lets sums vectorise, and no more: infinities and NaN keep their meaning, they are how faults are noticed.
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-freciprocal-math",
+)
+_SUFFIX: Final = {torch.float32: "f32", torch.bfloat16: "bf16"}
+_BUILD_SECONDS: Final = 120
+_P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES: Final = {
+    "add_rms_norm": [_P, _P, _P, _P, _I, _I, _F],
+    "silu_mul": [_P, _P, _I, _I],
+    "rotate": [_P, _I, _P, _P, _I, _I, _I],
+    "write_kv": [_P, _P, _I, _P, _P, _P, _I, _I],
+    "paged_attention": [_P, _I, _P, _P, _P, _P, _I, _P, _P, _P, _I, _I, _I, _I, _I, _F, _I],
+}
+
+
+class NativeError(Exception):
+    """The library cannot be had here; the message says why. Everything works without it, slower."""
+
+
+def build(cache: Path) -> Path:
+    """Compile into the cache directory, or find what was compiled before. Raises NativeError."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise NativeError("there is no C++ compiler: install g++ for a faster CPU engine")
+    library = cache / f"specd-cpu-{_fingerprint(compiler)}.so"
+    if library.exists():
+        return library
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            fresh = Path(scratch) / library.name
+            _compile(compiler, fresh)
+            fresh.replace(library)
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise NativeError(f"cannot compile into {cache}: {fault}") from None
+    return library
+
+
+def _compile(compiler: str, target: Path) -> None:
+    command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(target)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _BUILD_SECONDS}
+    done = subprocess.run(command, check=False, **options)  # noqa: S603  our own command line
+    if done.returncode != 0:
+        raise NativeError(f"{compiler} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+
+
+def _fingerprint(compiler: str) -> str:
+    """Source, flags, compiler and processor: a library of another machine must not be taken for this one's."""
+    digest = hashlib.sha256(_SOURCE.read_bytes())
+    digest.update(
+        " ".join([*_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), _processor()]).encode()
+    )
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+class NativeOps:
+    """The library's functions for one dtype. See engine.kernels.reference.LayerOps."""
+
+    def __init__(self, library: Path, dtype: torch.dtype) -> None:
+        if dtype not in _SUFFIX:
+            raise NativeError(f"the native kernels know float32 and bfloat16, not {dtype}")
+        try:
+            loaded = ctypes.CDLL(os.fspath(library))
+        except OSError as fault:
+            raise NativeError(f"{library} cannot be loaded: {fault}") from None
+        self._functions: dict[str, Callable[..., None]] = {
+            name: _function(loaded, f"{name}_{_SUFFIX[dtype]}", types) for name, types in _SIGNATURES.items()
+        }
+
+    def add_rms_norm(self, hidden: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+        """See LayerOps. hidden and delta must be contiguous."""
+        out = torch.empty_like(hidden)
+        added = None if delta is None else delta.data_ptr()
+        rows, size = hidden.shape
+        self._functions["add_rms_norm"](
+            hidden.data_ptr(), added, weight.data_ptr(), out.data_ptr(), rows, size, eps
+        )
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See LayerOps. gate_up must be contiguous."""
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, size)
+        self._functions["silu_mul"](gate_up.data_ptr(), out.data_ptr(), rows, size)
+        return out
+
+    def rotate(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """See LayerOps. In place; heads must lie one after another."""
+        rows, heads, dim = x.shape
+        self._functions["rotate"](
+            x.data_ptr(), x.stride(0), cosine.data_ptr(), sine.data_ptr(), rows, heads, dim
+        )
+        return x
+
+    def write_kv(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
+        """Store rows. key, value: [T, kv_heads, dim] of equal row stride; keys, values: the pool's; slots: [T]."""
+        size = key.shape[1] * key.shape[2]
+        self._functions["write_kv"](
+            key.data_ptr(), value.data_ptr(), key.stride(0), keys.data_ptr(), values.data_ptr(),
+            slots.data_ptr(), key.shape[0], size,
+        )  # fmt: skip
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        out: Tensor,
+        *,
+        spans: "NativeSpans",
+        scaling: float,
+        window: int,
+    ) -> None:
+        """Fill the rows of `spans` in out. query: [T, heads, dim], rows may be strided; out: [T, heads, dim]."""
+        self._functions["paged_attention"](
+            query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(), out.data_ptr(),
+            spans.tables.data_ptr(), spans.tables.shape[1], spans.first_row.data_ptr(), spans.rows.data_ptr(),
+            spans.end.data_ptr(), len(spans.rows), query.shape[1], keys.shape[1], query.shape[2], spans.block_size,
+            scaling, window,
+        )  # fmt: skip
+
+
+class NativeSpans:
+    """Spans as the library takes them: int64 columns."""
+
+    def __init__(
+        self, tables: list[list[int]], first_row: list[int], rows: list[int], end: list[int], block_size: int
+    ) -> None:
+        longest = max(map(len, tables))
+        self.tables = torch.tensor([table + [0] * (longest - len(table)) for table in tables])  # [B, N]
+        self.first_row = torch.tensor(first_row)
+        self.rows = torch.tensor(rows)
+        self.end = torch.tensor(end)
+        self.block_size = block_size
+
+
+def _function(library: Any, name: str, types: list[Any]) -> Callable[..., None]:
+    function = getattr(library, name)
+    function.argtypes = types
+    function.restype = None
+    return function  # type: ignore[no-any-return]
