@@ -198,8 +198,8 @@ class RuleSection(Section):
     traffic_class: str = hot("*", 'the class watched; "*" watches each class on its own', alias="class")
     below: float = hot(..., "the floor for examined acceptance at position 1", gt=0, le=1)
     for_seconds: float = hot(60.0, "how long it must stay under the floor", ge=0)
-    window_seconds: float = hot(60.0, "acceptance is taken over this long", gt=0)
-    min_examined: int = hot(50, "examined tokens in the window below which nothing is said", ge=1)
+    window_seconds: float = hot(300.0, "acceptance is taken over this long", gt=0)
+    min_examined: int = hot(20, "examined drafts in the window below which nothing is said", ge=1)
     severity: str = hot("warning", "label of the alert")
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)

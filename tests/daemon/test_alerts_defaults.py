@@ -1,0 +1,88 @@
+"""The default rule under the default policy: a collapse silences most of its own evidence."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from engine.api import Round
+from policies.base import LoadView, Observation, RequestView
+from policies.controller import Controller
+from policies.settings import PolicySettings
+from specd.alerts.lifecycle import Lifecycle, State
+from specd.alerts.rules import Evidence, Pair, evaluate
+from specd.config.schema import AlertsSection
+
+TOKENS = 120
+ROUNDS_PER_SECOND = 20.0
+COLLAPSE = 900.0
+GOOD, RUINED = 0.7, 0.02
+
+
+def view(number: int, remaining: int) -> RequestView:
+    return RequestView(f"r{number}", "chat", "a", remaining, TOKENS, speculate=True, fixed_k=None)
+
+
+def a_round(policy: Controller, request: RequestView, rng: Random, acceptance: float) -> Round:
+    """One request decodes alone: the policy's k, and coins in place of a model."""
+    (decision,) = policy.decide(LoadView(running=1, waiting=0, kv_free=1.0), [request])
+    accepted = 0
+    while accepted < decision.k and rng.random() < acceptance:
+        accepted += 1
+    examined = min(accepted + 1, decision.k)
+    if decision.k:
+        policy.observe(
+            [Observation(request.request, "chat", "ngram", decision.k, examined=examined, accepted=accepted)]
+        )
+    counts = {"drafted": decision.k, "examined": examined, "accepted": accepted}
+    return Round(
+        request.request, "chat", "ngram", decision.k, reason=decision.reason, text=decision.text, **counts
+    )
+
+
+def traffic(every: float, end: float) -> Iterator[tuple[float, Round]]:
+    """A request every so many seconds, whose draft is ruined from `COLLAPSE` on."""
+    policy, rng = Controller(PolicySettings()), Random(7)
+    for number in range(int(end / every)):
+        now, remaining = number * every, TOKENS
+        while remaining > 0:
+            acceptance = GOOD if now < COLLAPSE else RUINED
+            one = a_round(policy, view(number, remaining), rng, acceptance)
+            yield now, one
+            remaining -= one.accepted + 1
+            now += 1 / ROUNDS_PER_SECOND
+        policy.forget(f"r{number}")
+
+
+def alarms(every: float, end: float) -> list[tuple[float, State]]:
+    """What the default rule announces, asked once a second."""
+    (rule,) = AlertsSection().rules
+    evidence, lifecycle, announced, asked = Evidence(rule.window_seconds), Lifecycle(), [], 0.0
+    for now, one in traffic(every, end):
+        while asked <= now:
+            findings = evaluate([rule], evidence, Pair("t1", "d1"), asked)
+            announced += [(asked, alert.state) for alert in lifecycle.step(findings, asked)]
+            asked += 1.0
+        evidence.observe([one], now)
+    return announced
+
+
+@pytest.mark.parametrize("every", [7.0, 40.0, 70.0])
+def test_a_collapse_is_told_at_low_load(every):
+    """Test that the default rule fires within its window and its time, once, and not before the collapse."""
+    (rule,) = AlertsSection().rules
+    (pending, before), (firing, after) = alarms(every, COLLAPSE + 900)
+    assert (before, after) == (State.PENDING, State.FIRING)
+    assert COLLAPSE < pending < firing <= COLLAPSE + rule.window_seconds + rule.for_seconds + every
+
+
+@pytest.mark.parametrize("every", [7.0, 40.0, 70.0])
+def test_a_collapse_leaves_little_evidence(every):
+    """Test that the case above is the hard one: nine rounds in ten draft nothing, and a minute shows too little."""
+    (rule,) = AlertsSection().rules
+    late = [(now, one) for now, one in traffic(every, COLLAPSE + 1800) if now > COLLAPSE + 600]
+    drafted = [now for now, one in late if one.drafted]
+    assert len(drafted) < len(late) / 10
+    last_minute = [now for now in drafted if now > late[-1][0] - 60]
+    assert len(last_minute) < 50
+    assert len([now for now in drafted if now > late[-1][0] - rule.window_seconds]) > rule.min_examined
