@@ -1,9 +1,14 @@
-"""Links in the documentation lead somewhere. `make check` runs this file."""
+"""The documentation is true where a test can tell: links, and tables of names. `make check` runs this file."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from policies.base import Reason
+from specd.cli.registry import COMMANDS, NOT_BUILT
+from specd.config import document
+from specd.telemetry.prometheus import Metrics
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -64,3 +69,41 @@ def test_dead_links_are_found(tmp_path):
         "#nowhere: no such heading",
         "also-gone.md: no such file",
     ]
+
+
+def rows(page, columns):
+    """The first columns of every table row whose first cell is a name in backticks."""
+    text = (ROOT / page).read_text("utf-8")
+    found = re.findall(r"^\| `([^`]+)` \|(.*)\|$", text, re.MULTILINE)
+    return {(name, *(cell.strip() for cell in rest.split("|")[: columns - 1])) for name, rest in found}
+
+
+def test_the_configuration_page_is_current():
+    """Test that docs/configuration.md is what `specd schema --markdown` prints: after a change, print it again."""
+    assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == document.page()
+
+
+def test_the_metrics_page_names_what_there_is():
+    """Test that docs/metrics.md has every metric of a fresh daemon, and no other, each with its type."""
+    metrics = Metrics(version="0")
+    metrics.set_target("t", "d", "none", "ngram")
+    metrics.config_reloaded(ok=True, unix_time=0.0)
+    exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
+    assert rows("docs/metrics.md", 2) == set(exported)
+
+
+def test_the_reasons_page_names_what_there_is():
+    """Test that docs/policies.md explains every reason for a k, and no other."""
+    assert {name for (name,) in rows("docs/policies.md", 1)} == {reason.value for reason in Reason}
+
+
+def test_the_readme_knows_every_command():
+    """Test that the README speaks of each command that there is, and of each that is not built yet."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert [name for name in (*COMMANDS, *NOT_BUILT) if f"`specd {name}" not in text] == []
+
+
+def test_every_page_can_be_reached():
+    """Test that each page under docs/ is linked from the README."""
+    linked = links((ROOT / "README.md").read_text("utf-8"))
+    assert [page.name for page in PAGES if page.parent != ROOT and f"docs/{page.name}" not in linked] == []
