@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ import httpx2
 
 DEADLINE = 30.0
 ROOT = Path(__file__).parents[2]
+SPECD = Path(sysconfig.get_path("scripts")) / "specd"
+"""The command as users type it."""
 
 
 def wait_until(condition: Callable[[], Any], what: str = "a condition") -> Any:
@@ -27,18 +30,21 @@ def wait_until(condition: Callable[[], Any], what: str = "a condition") -> Any:
 
 
 class DaemonProcess:
-    """Started at once; `ready` waits until it serves."""
+    """Started at once; `ready` waits until it serves. Without an `engine` it is `specd run` with the real one."""
 
     def __init__(
-        self, directory: Path, config: str, engine: Sequence[str], *, env: dict[str, str] | None = None
+        self, directory: Path, config: str, engine: Sequence[str] = (), *, env: dict[str, str] | None = None
     ) -> None:
         self.config_file = directory / "specd.toml"
         self.config_file.write_text(config)
         self._stdout, self._stderr = directory / "stdout", directory / "stderr"
+        fake = [sys.executable, "-m", "tests.daemon.run_daemon", str(self.config_file), *engine]
         environment = os.environ | {"SPECD_CACHE_DIR": str(directory / "cache"), "PYTHONPATH": str(ROOT)}
+        # Made once, since making one reads every certificate there is; without connections that outlive a request.
+        self._http = httpx2.Client(timeout=DEADLINE, limits=httpx2.Limits(max_keepalive_connections=0))
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.daemon.run_daemon", str(self.config_file), *engine],
+                fake if engine else [SPECD, "run", "-c", self.config_file],
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
@@ -52,6 +58,7 @@ class DaemonProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._http.close()
 
     @property
     def log(self) -> str:
@@ -82,11 +89,11 @@ class DaemonProcess:
         return self
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx2.Response:
-        return httpx2.post(self.url + path, json=body, timeout=DEADLINE, **options)
+        return self._http.post(self.url + path, json=body, **options)
 
     def get(self, path: str) -> httpx2.Response:
         base = self.url if path in {"/health", "/ready"} or path.startswith("/v1") else self.admin
-        return httpx2.get(base + path, timeout=DEADLINE)
+        return self._http.get(base + path)
 
     def status(self) -> dict[str, Any]:
         return self.get("/admin/v1/status").json()

@@ -1,0 +1,39 @@
+"""A stage for all scenarios, checked after each of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.scenarios.stage import RealDaemon, Stage
+from tests.tiny import make_model_dir
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its context is long enough for requests that do not end by themselves while a test looks."""
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), max_position_embeddings=4096)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(tiny_dir / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory, tiny_dir: Path) -> Stage:
+    return Stage(tmp_path_factory.mktemp("daemons"), tiny_dir)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(stage: Stage) -> Iterator[None]:
+    yield
+    stage.check()
+
+
+@pytest.fixture(scope="session")
+def served(stage: Stage) -> Iterator[RealDaemon]:
+    """The daemon of all scenarios that leave it as it was. Prompt lookup from one token on finds something."""
+    with stage.daemon(engine={"max_running": 8}, model={"draft": {"ngram_min": 1, "ngram_max": 3}}) as daemon:
+        yield daemon.ready()

@@ -1,0 +1,101 @@
+"""Real daemons with real engines, and the ways a scenario looks at them: from outside only."""
+
+import contextlib
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import tomli_w
+
+from specd.config.layers import merge
+from tests.daemon.daemon_process import DEADLINE, SPECD, DaemonProcess, wait_until
+
+Table = dict[str, Any]
+
+
+class RealDaemon(DaemonProcess):
+    """`specd run -c FILE`, where the file can be rewritten."""
+
+    def __init__(self, directory: Path, config: Table, env: dict[str, str]) -> None:
+        self._config = config
+        super().__init__(directory, tomli_w.dumps(config), env=env)
+        self._clients = contextlib.ExitStack()
+
+    def __exit__(self, *exc: object) -> None:
+        self._clients.close()
+        super().__exit__(*exc)
+
+    def write(self, **sections: Table) -> None:
+        """Change keys of the config file. The daemon is not told."""
+        self._config = merge([self._config, sections])
+        self.config_file.write_text(tomli_w.dumps(self._config))
+
+    def reload(self) -> subprocess.CompletedProcess[str]:
+        """`specd reload --wait`."""
+        command = [SPECD, "reload", "--wait", "--admin", self.admin.removeprefix("http://")]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
+
+    def client(self) -> openai.OpenAI:
+        """The official client, which is not to hide a failure by trying again."""
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
+        return self._clients.enter_context(client)
+
+    def metrics(self) -> dict[str, float]:
+        """Every series of `/metrics` by its name with labels."""
+        lines = [line for line in self.get("/metrics").text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def running(self) -> int:
+        """Requests in the engine, as of its last step."""
+        return self.status()["load"]["running"]
+
+    def comes_to_rest(self) -> None:
+        """Wait until nothing runs or waits; then no block of the KV pool may be in use."""
+        wait_until(lambda: _rests(self.status()), f"a daemon at rest: {self.status()}")
+        metrics = self.metrics()
+        assert metrics['specd_kv_blocks{state="used"}'] == 0
+        assert metrics["specd_running_requests"] == metrics["specd_waiting_requests"] == 0
+
+
+def _rests(status: Table) -> bool:
+    load, kv = status["load"], status["kv"]
+    return kv is not None and not (kv["used"] or load["running"] or load["waiting"] or load["admitted"])
+
+
+class Stage:
+    """Where daemons run that serve a tiny model."""
+
+    def __init__(self, directory: Path, model: Path) -> None:
+        self._directory = directory
+        self._defaults: Table = {
+            "server": {"listen": "127.0.0.1:0"},
+            "admin": {"listen": "127.0.0.1:0"},
+            "engine": {"threads": 1, "kv_mib": 64},
+            "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
+        }
+        self.daemons: list[RealDaemon] = []
+
+    @contextlib.contextmanager
+    def daemon(self, env: dict[str, str] | None = None, **sections: Table) -> Iterator[RealDaemon]:
+        """A daemon that runs within the context, unless the scenario ends it. It must end well, and quietly."""
+        directory = Path(tempfile.mkdtemp(dir=self._directory))
+        config = merge([self._defaults, sections])
+        # Two OpenMP programs at once on a small host spin against each other.
+        with RealDaemon(directory, config, {"OMP_NUM_THREADS": "1"} | (env or {})) as daemon:
+            self.daemons.append(daemon)
+            yield daemon
+            if daemon.process.poll() is None:
+                daemon.signal(signal.SIGTERM)
+                assert daemon.wait() == 0, daemon.log
+            assert "Traceback" not in daemon.log
+        self.daemons.remove(daemon)
+
+    def check(self) -> None:
+        """Whatever a scenario did, it left nothing behind in a daemon that still runs."""
+        for daemon in self.daemons:
+            if daemon.process.poll() is None:
+                daemon.comes_to_rest()
