@@ -107,7 +107,8 @@ class AlertManager:
 
     def _publish(self, changed: Iterable[Alert]) -> None:
         for alert in changed:
-            log.warning("alert %s: %s", alert.state, alert.annotations["summary"])
+            why = f" ({alert.annotations['resolution']})" if alert.state is State.RESOLVED else ""
+            log.warning("alert %s%s: %s", alert.state, why, alert.annotations["summary"])
             if alert.state is not State.PENDING:
                 self._outbox.put(alert)
             if alert.state is State.RESOLVED:

@@ -169,7 +169,7 @@ def test_a_longer_window_keeps_more_from_the_reload_on():
     assert rig.told.states() == [State.FIRING]
 
 
-def test_another_pair_of_revisions_ends_the_alerts_of_the_old_one():
+def test_another_pair_of_revisions_ends_the_alerts_of_the_old_one(caplog):
     """What was seen of the old pair says nothing of the new one, whose alerts have their own labels."""
     rig = Rig(a_rule())
     rig.seconds(10, accepted=0)
@@ -177,6 +177,7 @@ def test_another_pair_of_revisions_ends_the_alerts_of_the_old_one():
     assert rig.told.states() == [State.FIRING]
     rig.manager.set_identity("t2", "d1")
     assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    assert "alert resolved (another pair of revisions is served): Acceptance of class" in caplog.text
     rig.manager.tick(rig.clock.now)
     assert alerts_metric(rig.metrics) == {"pending": 0, "firing": 0}
     rig.seconds(10, accepted=0)
