@@ -1,0 +1,82 @@
+"""What is measured against what: transformers' own `generate`, and the engine in this process."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
+from engine.core import Engine
+from policies.settings import LoadSettings, PolicySettings
+
+Prompts = Sequence[list[int]]
+_UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024)
+
+
+class Generate:
+    """transformers' `generate`, batched by left padding, greedy, end-of-sequence ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        self._tokenizer.padding_side = "left"
+
+    def seconds(self, prompts: Prompts, tokens: int) -> float:
+        """Time to generate `tokens` for every prompt, in one batch."""
+        batch = self._tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt")
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            self._model.generate(**batch, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        return time.perf_counter() - begin
+
+
+class Ours:
+    """The engine without the daemon around it, as `generate` is without a server."""
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        launch = Launch(model_path=str(path), cache_dir=str(cache), draft=DraftSettings(kind="ngram"))
+        self.engine = Engine.start(launch, lambda _: None)
+        self._serial = 0
+
+    def plain(self) -> None:
+        """No speculation from here on."""
+        self._configure(PolicySettings(kind="off"))
+
+    def adaptive(self) -> None:
+        """Prompt lookup with the default policy, load caps aside: the caller sets the concurrency."""
+        self._configure(PolicySettings(kind="ewma", load=_UNCAPPED))
+
+    def seconds(self, prompts: Prompts, tokens: int) -> float:
+        """Time to generate `tokens` for every prompt, all at once."""
+        begin = time.perf_counter()
+        self.reports(prompts, tokens)
+        return time.perf_counter() - begin
+
+    def reports(self, prompts: Prompts, tokens: int) -> list[StepReport]:
+        """The same, step by step."""
+        for prompt in prompts:
+            self._serial += 1
+            sampling = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+            self.engine.submit(Request(id=str(self._serial), prompt=prompt, sampling=sampling))
+        reports = []
+        while self.engine.has_work:
+            reports.append(self.engine.step())
+        self.engine.check_integrity()
+        return reports
+
+    def _configure(self, policy: PolicySettings) -> None:
+        self.engine.configure(policy, DraftSettings(kind="ngram"))
+
+
+def encode(path: Path, texts: Sequence[str]) -> list[list[int]]:
+    """User messages as token ids, in the model's chat template."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    return [
+        tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)[
+            "input_ids"
+        ]
+        for text in texts
+    ]

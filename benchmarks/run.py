@@ -1,0 +1,198 @@
+"""`make bench`: the engine against transformers' own `generate`, in one run, interleaved, medians.
+
+Writes benchmarks/results/engine.json and engine.md with the command that made them.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.contenders import Generate, Ours, Prompts, encode
+from benchmarks.where import Shares, where_time_goes
+from specd.bench.prompts import prompts
+from specd.bench.report import environment
+from specd.models.cache import cache_dir
+from specd.models.resolve import resolve_target
+
+_RESULTS = Path(__file__).parent / "results"
+_COPY_CLIENTS = 4  # copy prompts, one after another: one prompt alone would make a lucky or an unlucky figure
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ratio of two medians and the least it must be."""
+
+    what: str
+    ours: float  # tokens/s
+    other: float  # tokens/s
+    least: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast."""
+        return self.ours / self.other
+
+    @property
+    def verdict(self) -> str:
+        """In a word."""
+        return "met" if self.ratio >= self.least else "NOT MET"
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="rounds; each figure is their median (default 3)"
+    )
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens per prompt (default 128)")
+    parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for engine.json and engine.md")
+    args = parser.parse_args()
+    path = resolve_target("demo")
+    mixed = encode(path, [prompt.text for prompt in islice(prompts("mixed"), 16)])
+    copy = encode(path, [prompt.text for prompt in islice(prompts("copy"), _COPY_CLIENTS)])
+    ours = Ours(path, cache_dir() / "kernels")
+    speeds = _measure(_contests(Generate(path), ours, mixed, copy, args.tokens), args.repeats)
+    ours.plain()
+    where = {f"{n} running": where_time_goes(ours, mixed[:n], args.tokens) for n in (1, 4, 16)}
+    claims = _claims(speeds)
+    _print(speeds, claims, where)
+    _write(args, speeds, claims, where, [len(p) for p in mixed])
+    return 0
+
+
+Contest = dict[str, Callable[[], float]]
+
+
+def _contests(generate: Generate, ours: Ours, mixed: Prompts, copy: Prompts, tokens: int) -> Contest:
+    """Name -> tokens per second of one run."""
+
+    def rate(seconds: float, count: int) -> float:
+        return count * tokens / seconds
+
+    def plain(batch: Prompts) -> float:
+        ours.plain()
+        return rate(ours.seconds(batch, tokens), len(batch))
+
+    def one_by_one(mode: Callable[[], None]) -> float:
+        mode()
+        return rate(sum(ours.seconds([prompt], tokens) for prompt in copy), len(copy))
+
+    return {
+        "generate, 1": lambda: rate(generate.seconds(mixed[:1], tokens), 1),
+        "plain, 1": lambda: plain(mixed[:1]),
+        "generate, 16": lambda: rate(generate.seconds(mixed, tokens), 16),
+        "plain, 16": lambda: plain(mixed),
+        "plain, 1, copy": lambda: one_by_one(ours.plain),
+        "lookup, 1, copy": lambda: one_by_one(ours.adaptive),
+    }
+
+
+def _measure(contests: Contest, repeats: int) -> dict[str, list[float]]:
+    speeds: dict[str, list[float]] = {name: [] for name in contests}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("warming up", total=(repeats + 1) * len(contests))
+        for repeat in range(repeats + 1):
+            for name, run in contests.items():
+                progress.update(
+                    task, description=f"{name} ({repeat} of {repeats})" if repeat else f"warming up {name}"
+                )
+                speed = run()
+                if repeat:  # the first round is the warm-up
+                    speeds[name].append(speed)
+                progress.advance(task)
+    return speeds
+
+
+def _claims(speeds: dict[str, list[float]]) -> list[Claim]:
+    median = {name: statistics.median(values) for name, values in speeds.items()}
+    return [
+        Claim("plain decoding, 1 request, against generate", median["plain, 1"], median["generate, 1"], 1.7),
+        Claim(
+            "plain decoding, 16 requests, against generate of 16",
+            median["plain, 16"],
+            median["generate, 16"],
+            2.0,
+        ),
+        Claim(
+            "prompt lookup on copies, 1 request, against plain",
+            median["lookup, 1, copy"],
+            median["plain, 1, copy"],
+            2.0,
+        ),
+    ]
+
+
+def _print(speeds: dict[str, list[float]], claims: list[Claim], where: dict[str, Shares]) -> None:
+    console = Console()
+    table = Table("claim", "ours, tok/s", "other, tok/s", "ratio", "least", "", title="medians")
+    for c in claims:
+        table.add_row(c.what, f"{c.ours:.1f}", f"{c.other:.1f}", f"{c.ratio:.2f}", f"{c.least}", c.verdict)
+    console.print(table)
+    names = list(next(iter(where.values())))
+    shares = Table("milliseconds of a plain decode step", *names, title="where the time goes")
+    for load, row in where.items():
+        shares.add_row(load, *(f"{row[name]:.2f}" for name in names))
+    console.print(shares)
+    console.print({name: [round(v, 1) for v in values] for name, values in speeds.items()})
+
+
+def _write(
+    args: argparse.Namespace,
+    speeds: dict[str, list[float]],
+    claims: list[Claim],
+    where: dict[str, Shares],
+    rows: list[int],
+) -> None:
+    command = f'make bench ARGS="--repeats {args.repeats} --tokens {args.tokens}"'
+    date = datetime.now(UTC).date().isoformat()
+    args.out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "command": command,
+        "date": date,
+        "environment": environment(),
+        "prompt_tokens": {"least": min(rows), "median": statistics.median(rows), "most": max(rows)},
+        "tokens_per_second": speeds,
+        "claims": [asdict(c) | {"ratio": c.ratio, "verdict": c.verdict} for c in claims],
+        "step_milliseconds": where,
+    }
+    (args.out / "engine.json").write_text(json.dumps(document, indent=2) + "\n")
+    (args.out / "engine.md").write_text(_page(command, date, claims, where))
+
+
+def _page(command: str, date: str, claims: list[Claim], where: dict[str, Shares]) -> str:
+    names = list(next(iter(where.values())))
+    lines = [
+        "# The engine against transformers' generate",
+        "",
+        f"Made by `{command}` on {date}; demo model, bf16, CPU. Each figure is a median of one run in which the",
+        "contenders take turns; the runs themselves and the machine are in `engine.json`.",
+        "",
+        "| claim | ours, tokens/s | other, tokens/s | ratio | least | |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {c.what} | {c.ours:.1f} | {c.other:.1f} | {c.ratio:.2f} | {c.least} | {c.verdict} |"
+            for c in claims
+        ),
+        "",
+        "Milliseconds of a plain decode step:",
+        "",
+        f"| | {' | '.join(names)} |",
+        f"|{'---|' * (len(names) + 1)}",
+        *(f"| {load} | {' | '.join(f'{row[name]:.2f}' for name in names)} |" for load, row in where.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
