@@ -20,7 +20,8 @@ class ServedModel:
 
 def load_served(target: TargetSection, path: Path) -> ServedModel:
     """Read what the daemon needs of a resolved model directory; blocking. Raises `ModelError`."""
-    return ServedModel(describe(target, path, HashCache(cache_dir())), PromptEncoder.load(path))
+    hashes = HashCache(cache_dir() / "hashes.json")
+    return ServedModel(describe(target, path, hashes), PromptEncoder.load(path))
 
 
 def served_name(target: TargetSection) -> str:

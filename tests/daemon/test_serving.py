@@ -1,9 +1,20 @@
-"""What the pair that is served is called."""
+"""What the pair that is served is called, and what is remembered of it."""
+
+from pathlib import Path
 
 import pytest
 
-from specd.config.schema import DraftSection
-from specd.serving import draft_revision
+from specd.config.schema import DraftSection, TargetSection
+from specd.serving import draft_revision, load_served
+from tests.daemon.conftest import write_served_model
+
+
+def test_hashes_are_kept_in_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test that the cache directory is made as a directory, in which others find room as well."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("SPECD_CACHE_DIR", str(cache))
+    load_served(TargetSection(), write_served_model(tmp_path / "model"))
+    assert [path.name for path in cache.iterdir()] == ["hashes.json"]
 
 
 @pytest.mark.parametrize(
