@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ class Engine:
         self._runner = Runner(memory, loaded.native)
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
-        self.policy = Controller(launch.policy)
+        self.policy = Controller(self._costed(launch.policy))
         self._limits = Limits(
             max_context=self.max_context,
             kv_positions=blocks * launch.block_size,
@@ -144,7 +144,7 @@ class Engine:
         if draft != self._draft_settings:
             self._proposer = make_proposer(draft, self._loaded, self._runner)
             self._draft_settings = draft
-        self.policy.configure(policy)
+        self.policy.configure(self._costed(policy))
 
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
@@ -183,6 +183,9 @@ class Engine:
     def check_integrity(self) -> None:
         """Assert that no block is lost or held twice."""
         self.scheduler.check_integrity()
+
+    def _costed(self, policy: PolicySettings) -> PolicySettings:
+        return policy if policy.draft_cost is not None else replace(policy, draft_cost=self._proposer.cost)
 
     def _choose(self, decodes: list[Sequence]) -> list[Decision]:
         load = LoadView(

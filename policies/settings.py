@@ -33,8 +33,8 @@ class PolicySettings:
     """Examined tokens after which old evidence weighs half."""
     prior: float = 0.6
     """Acceptance assumed for a class that has shown nothing yet, 0 to 1."""
-    draft_cost: float = 0.02
-    """Cost of drafting one token, in units of a plain decode step."""
+    draft_cost: float | None = None
+    """Cost of drafting one token, in units of a plain decode step; None takes the proposer's own figure."""
     row_cost: float = 0.06
     """Cost of verifying one more row, in units of a plain decode step."""
     probe_every: int = 32
@@ -43,3 +43,8 @@ class PolicySettings:
     probe_k: int = 1
     """The draft length of a probe."""
     load: LoadSettings = LoadSettings()
+
+    @property
+    def token_cost(self) -> float:
+        """Cost of one more token drafted and verified, in units of a plain decode step."""
+        return (self.draft_cost or 0.0) + self.row_cost

@@ -22,7 +22,7 @@ class Ewma:
 
     def __init__(self, settings: PolicySettings, estimates: AcceptanceEstimates) -> None:
         self._estimates = estimates
-        self._best_k = BestK(settings.draft_cost + settings.row_cost, settings.k_max)
+        self._best_k = BestK(settings.token_cost, settings.k_max)
 
     def wanted(self, request: RequestView) -> Decision:
         """The best k; 0 where a draft costs more than it brings."""

@@ -58,9 +58,8 @@ class AttentionPlan:
     """Groups of one forward, and the way back from their padded rows to the packed ones."""
 
     groups: tuple[Group, ...]
-    unpad: (
-        Tensor | None
-    )  # [T] int64: each packed row's place in the groups' rows, concatenated; None: the same
+    # [T] int64: each packed row's place in the groups' rows, concatenated; None where they are the same
+    unpad: Tensor | None
 
 
 def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:

@@ -35,6 +35,8 @@ class Proposer(Protocol):
     """Guesses what the target will say. One per engine; it keeps what it needs per sequence itself."""
 
     name: str
+    cost: float
+    """Cost of drafting one token, in units of a plain decode step: what a policy assumes unless told otherwise."""
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order, of at most ask.k tokens; NO_DRAFT where there is nothing useful.

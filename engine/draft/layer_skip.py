@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine.batch import Span, pack
 from engine.draft.base import Ask, Draft
-from engine.model.forward import Forward
+from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
@@ -32,10 +32,13 @@ class LayerSkipProposer:
 
     name = "layer-skip"
 
-    def __init__(self, target: Forward, runner: Runner, skip: tuple[int, ...], device: torch.device) -> None:
+    def __init__(self, target: LoadedModel, runner: Runner, skip: tuple[int, ...]) -> None:
         self._runner = runner
-        self._draft = target.without_layers(skip)
-        self._device = device
+        self._draft = target.forward.without_layers(skip)
+        self._device = target.device
+        self.cost = 1 - len(set(skip)) / len(
+            target.shapes
+        )  # a pass is a plain step of the layers that are left
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer. Each pass drafts one more token for every sequence that wants one."""

@@ -13,6 +13,7 @@ class NgramProposer:
     """Drafts by lookup in each sequence's own tokens. Certain drafts: q is one-hot."""
 
     name = "ngram"
+    cost = 0.005  # some dictionary look-ups a round
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(longest, shortest - 1, -1)

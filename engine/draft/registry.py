@@ -14,6 +14,7 @@ class NoProposer:
     """Never drafts."""
 
     name = "none"
+    cost = 0.0
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
@@ -32,9 +33,7 @@ def make_proposer(settings: DraftSettings, target: LoadedModel, runner: Runner) 
     makers: dict[str, Callable[[], Proposer]] = {
         "none": NoProposer,
         "ngram": lambda: NgramProposer(settings.ngram_min, settings.ngram_max),
-        "layer-skip": lambda: LayerSkipProposer(
-            target.forward, runner, _skip(settings, len(target.shapes)), target.device
-        ),
+        "layer-skip": lambda: LayerSkipProposer(target, runner, _skip(settings, len(target.shapes))),
     }
     return makers[settings.kind]()
 

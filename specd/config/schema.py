@@ -168,7 +168,12 @@ class PolicySection(Section):
     static_k: int = hot(_POLICY.static_k, 'the k of kind = "static"', ge=0, le=16)
     half_life: float = hot(_POLICY.half_life, "examined tokens after which old evidence weighs half", gt=0)
     prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
-    draft_cost: float = hot(_POLICY.draft_cost, "cost of drafting one token, in plain decode steps", ge=0)
+    draft_cost: float | None = hot(
+        _POLICY.draft_cost,
+        "cost of drafting one token, in plain decode steps; unset takes the proposer's own: next to nothing for "
+        "ngram, the share of layers kept for layer-skip",
+        ge=0,
+    )
     row_cost: float = hot(_POLICY.row_cost, "cost of verifying one more row, in plain decode steps", ge=0)
     probe_every: int = hot(
         _POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1

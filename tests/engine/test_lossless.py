@@ -146,6 +146,16 @@ def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str)
     assert sum(paused.accepted) / sum(paused.examined) >= sum(steady.accepted) / sum(steady.examined) - 0.1
 
 
+def test_a_policy_without_a_draft_cost_takes_the_proposers_own(make_engine: MakeEngine) -> None:
+    """A layer-skip draft that keeps every layer costs a plain step a token: never worth it, whatever its acceptance."""
+    engine = make_engine("layer-skip", skip=())
+    draft = DraftSettings(kind="layer-skip", ngram_min=1, ngram_max=3, skip_layers=())
+    engine.configure(PolicySettings(kind="ewma", load=UNCAPPED, probe_every=1000), draft)
+    assert generate(engine, request("a", COPY))["a"].report.k_histogram == {0: 23}
+    engine.configure(PolicySettings(kind="ewma", load=UNCAPPED, draft_cost=0.0), draft)
+    assert generate(engine, request("a", COPY))["a"].report.drafted > 0
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_of_the_table_is_lossless(tmp_path: Path, make_engine: MakeEngine, family: str) -> None:
     """Windows, soft caps, sinks, learned positions: ragged speculative batches equal transformers, token by token."""

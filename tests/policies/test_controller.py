@@ -115,7 +115,7 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
     ],
 )
 def test_the_reason_names_what_settled_k_last(rules, request_view, running, expected):
-    decision = only(Controller(PolicySettings(**rules)), request_view, running)
+    decision = only(Controller(PolicySettings(**{"draft_cost": 0.02, **rules})), request_view, running)
     assert expected in {decision, (decision.k, decision.reason)}
 
 
@@ -174,21 +174,21 @@ def test_a_reload_keeps_what_was_learned():
 
 
 def test_a_reload_keeps_the_load_state_until_its_dwell_is_over():
-    controller = Controller(PolicySettings())
+    controller = Controller(PolicySettings(draft_cost=0.02))
     only(controller, view(), running=40)
-    controller.configure(PolicySettings(load=ROOMY))
+    controller.configure(PolicySettings(load=ROOMY, draft_cost=0.02))
     ks = [only(controller, view()).k for _ in range(ROOMY.dwell_steps)]
     assert ks == [0] * (ROOMY.dwell_steps - 1) + [3]
 
 
 def test_a_reload_reaches_every_part():
-    controller = Controller(PolicySettings(load=ROOMY))
+    controller = Controller(PolicySettings(draft_cost=0.02, load=ROOMY))
     assert only(controller, view("a")).k == 3
-    controller.configure(PolicySettings(prior=0.95, load=ROOMY))
+    controller.configure(PolicySettings(draft_cost=0.02, prior=0.95, load=ROOMY))
     assert only(controller, view("b")).k == 8
-    controller.configure(PolicySettings(prior=0.95, load=LoadSettings(table=((1000, 2),))))
+    controller.configure(PolicySettings(draft_cost=0.02, prior=0.95, load=LoadSettings(table=((1000, 2),))))
     assert only(controller, view("c")).k == 2
-    controller.configure(PolicySettings(prior=0.01, probe_every=1))
+    controller.configure(PolicySettings(draft_cost=0.02, prior=0.01, probe_every=1))
     assert only(controller, view("d")).reason is Reason.PROBE
 
 
