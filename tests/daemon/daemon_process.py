@@ -29,6 +29,14 @@ def wait_until(condition: Callable[[], Any], what: str = "a condition") -> Any:
     raise AssertionError(f"waited {DEADLINE:.0f} s in vain for {what}")
 
 
+def alive(pid: int) -> bool:
+    """A zombie that nobody reaps here counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 class DaemonProcess:
     """Started at once; `ready` waits until it serves. Without an `engine` it is `specd run` with the real one."""
 

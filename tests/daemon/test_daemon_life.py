@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
+from tests.daemon.daemon_process import DEADLINE, DaemonProcess, alive, wait_until
 
 LONG = {"prompt": "abc", "max_tokens": 200, "specd": {"k": 0}}
 CRASH_TEXT = (
@@ -127,14 +127,6 @@ def test_a_killed_daemon_takes_its_engine_along(daemons):
     daemon.signal(signal.SIGKILL)
     daemon.wait()
     wait_until(lambda: not alive(engine), "the engine to end")
-
-
-def alive(pid: int) -> bool:
-    """A zombie that nobody reaps here counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_what_the_engine_refuses_is_one_sentence(daemons):

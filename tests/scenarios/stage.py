@@ -30,9 +30,8 @@ class RealDaemon(DaemonProcess):
         super().__exit__(*exc)
 
     def write(self, **sections: Table) -> None:
-        """Change keys of the config file. The daemon is not told."""
-        self._config = merge([self._config, sections])
-        self.config_file.write_text(tomli_w.dumps(self._config))
+        """The config file as it was at first, but for these keys. The daemon is not told."""
+        self.config_file.write_text(tomli_w.dumps(merge([self._config, sections])))
 
     def reload(self) -> subprocess.CompletedProcess[str]:
         """`specd reload --wait`."""
@@ -77,6 +76,8 @@ class Stage:
             "engine": {"threads": 1, "kv_mib": 64},
             "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
         }
+        # Two OpenMP programs at once on a small host spin against each other. What is compiled, is compiled once.
+        self._env = {"OMP_NUM_THREADS": "1", "SPECD_CACHE_DIR": str(directory / "cache")}
         self.daemons: list[RealDaemon] = []
 
     @contextlib.contextmanager
@@ -84,8 +85,7 @@ class Stage:
         """A daemon that runs within the context, unless the scenario ends it. It must end well, and quietly."""
         directory = Path(tempfile.mkdtemp(dir=self._directory))
         config = merge([self._defaults, sections])
-        # Two OpenMP programs at once on a small host spin against each other.
-        with RealDaemon(directory, config, {"OMP_NUM_THREADS": "1"} | (env or {})) as daemon:
+        with RealDaemon(directory, config, self._env | (env or {})) as daemon:
             self.daemons.append(daemon)
             yield daemon
             if daemon.process.poll() is None:

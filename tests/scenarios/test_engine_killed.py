@@ -1,0 +1,79 @@
+"""The engine process is killed under load."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import openai
+import pytest
+
+from tests.daemon.daemon_process import wait_until
+from tests.scenarios.stage import RealDaemon, Stage
+
+RUNNING = 2
+IN_ENGINE = 2 * RUNNING  # it holds as many again to choose from; the others wait in the daemon
+ASKED = 8
+RESTARTS = 'specd_engine_restarts_total{reason="crash"}'
+SENTENCE = (
+    "the engine stopped (signal 9) while this request ran; it is being restarted, send the request again"
+)
+
+
+@pytest.fixture(scope="module")
+def daemon(stage: Stage) -> Iterator[RealDaemon]:
+    with stage.daemon(engine={"max_running": RUNNING}) as daemon:
+        yield daemon.ready()
+
+
+def ask(client: openai.OpenAI, *, stream: bool, tokens: int = 300) -> int:
+    """Have this many tokens generated; how many events or tokens came."""
+    answer = client.completions.create(
+        model="tiny",
+        prompt="the daemon drafts",
+        max_tokens=tokens,
+        temperature=0,
+        stream=stream,
+        extra_body={"ignore_eos": True, "specd": {"speculate": "off"}},
+    )
+    return len(list(answer)) if stream else answer.usage.completion_tokens
+
+
+def test_kill_9_under_load(daemon: RealDaemon) -> None:
+    """Test that what was in the engine gets a clear error and what waited is served, that the daemon stays up
+    meanwhile, and that the engine comes back and is counted."""
+    with daemon.client() as client, ThreadPoolExecutor(ASKED) as pool:
+        asked = [pool.submit(ask, client, stream=bool(number % 2)) for number in range(ASKED)]
+        wait_until(lambda: daemon.status()["load"]["waiting"] == ASKED - RUNNING, "a full house")
+        first = daemon.status()["engine"]["pid"]
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: daemon.metrics()[RESTARTS] == 1, "the restart to be counted")
+        assert daemon.get("/health").status_code == 200
+        assert daemon.get("/ready").status_code == 503
+        assert "signal 9" in daemon.get("/ready").text
+        errors = [error for future in asked if (error := future.exception())]
+        assert len(errors) == IN_ENGINE
+        assert all(SENTENCE in str(error) for error in errors)
+        assert {type(error) for error in errors} == {openai.InternalServerError, openai.APIError}
+        assert_served([future for future in asked if future.exception() is None])
+        assert ask(client, stream=False, tokens=7) == 7
+    status = daemon.status()["engine"]
+    assert (status["restarts"], status["last_death"]) == (1, "crash: signal 9")
+    assert status["pid"] != first
+
+
+def assert_served(futures: list[Future[int]]) -> None:
+    assert len(futures) == ASKED - IN_ENGINE
+    assert all(future.result() > 0 for future in futures)
+
+
+def test_the_next_engine_has_the_config_of_now(daemon: RealDaemon) -> None:
+    """Test that an engine that was started after a reload drafts by the new policy, not by that of the start."""
+    daemon.write(policy={"kind": "static", "static_k": 2})
+    assert daemon.reload().returncode == 0
+    os.kill(daemon.status()["engine"]["pid"], signal.SIGKILL)
+    wait_until(lambda: daemon.metrics()[RESTARTS] == 2, "the restart to be counted")
+    body = {"prompt": "a", "max_tokens": 9, "temperature": 0, "ignore_eos": True, "specd": {"report": True}}
+    answer = daemon.post("/v1/completions", body).json()
+    assert max(answer["specd"]["k_histogram"]) == "2"
+    assert daemon.get("/ready").status_code == 200
