@@ -71,6 +71,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     finish: FinishReason | None = None
     error: str | None = None
     """With finish = "error": a sentence for the user."""
+    refused: bool = False
+    """With finish = "error": the request itself cannot run here; sent again, it would fail again."""
     report: RequestReport | None = None
 
 

@@ -74,7 +74,7 @@ class Engine:
         self._loaded = loaded
         self._tokenizer = tokenizer
         self._device = loaded.device
-        self.max_context = min(launch.max_context or loaded.max_context, loaded.max_context)
+        context = min(launch.max_context or loaded.max_context, loaded.max_context)
         blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
         if blocks < 1:
             raise CannotServeError(
@@ -88,8 +88,9 @@ class Engine:
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(self._costed(launch.policy))
+        self.max_context = min(context, blocks * launch.block_size)  # what one request can be at most
         self._limits = Limits(
-            max_context=self.max_context,
+            max_context=context,
             kv_positions=blocks * launch.block_size,
             vocabulary=loaded.vocabulary,
             finds_stop_strings=tokenizer is not None,
@@ -126,7 +127,7 @@ class Engine:
         """Queue a request. One that cannot run is answered with an error by the next step."""
         reason = refusal(request, self._limits)
         if reason:
-            self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason))
+            self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
             return
         text = None
         if request.sampling.stop and self._tokenizer is not None:

@@ -12,7 +12,7 @@ def example(url: str, model: ServedModel, *, keyed: bool) -> str:
     question = (
         {"messages": [{"role": "user", "content": "Say hello."}]} if chat else {"prompt": "Once upon a time"}
     )
-    body = json.dumps({"model": model.info.name, **question, "max_tokens": 64})
+    body = json.dumps({"model": model.info.name, **question, "max_tokens": 64, "temperature": 0})
     path = "chat/completions" if chat else "completions"
     key = ' -H "Authorization: Bearer $KEY"' if keyed else ""
     return f"curl {url}/v1/{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"

@@ -73,7 +73,8 @@ class Flight:
         if isinstance(output, Refusal):
             raise UnservedError(output)
         if output.finish == "error":
-            raise UnservedError(Refusal(output.error or "the engine gave this request up", "engine_error"))
+            code = "request_refused" if output.refused else "engine_error"
+            raise UnservedError(Refusal(output.error or "the engine gave this request up", code))
         return output
 
     async def outputs(self) -> AsyncIterator[Output]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from specd.flights import Refusal
 
-_STATUS: Final[Mapping[str, int]] = {"queue_full": 429, "engine_error": 500}
+_STATUS: Final[Mapping[str, int]] = {"queue_full": 429, "request_refused": 400, "engine_error": 500}
 _UNAVAILABLE: Final = 503
 
 
@@ -46,7 +46,7 @@ def _type(status: int) -> str:
 
 
 def from_refusal(refusal: Refusal) -> ApiError:
-    """What a request that got no answer is told over HTTP. All but `engine_error` may be sent again."""
+    """What a request that got no answer is told over HTTP. A 503 or 429 may be sent again."""
     headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
     status = _STATUS.get(refusal.code, _UNAVAILABLE)
     return ApiError(status, refusal.message, code=refusal.code, headers=headers)
