@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
 from specd.logs import LogFormat, configure_logging
 from specd.models.cache import cache_dir
+from specd.models.pair import misfit
 from specd.models.resolve import resolve_target
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
@@ -173,7 +174,8 @@ class Daemon:
         if not self._model.done():
             self._model.set_exception(UnservedError(_CLOSING))
             self._model.exception()  # marks it as seen: maybe nobody waits
-        await _at_most(_LAST_WORDS, self._supervisor.flights.empty())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._supervisor.flights.empty(), _LAST_WORDS)
         for server, _ in self._servers:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
@@ -303,6 +305,8 @@ class Daemon:
 
     def _take_over(self, config: Config) -> None:
         """Put a config in force. Whatever can refuse it comes first, and changes nothing when it does."""
+        if self._path is not None and (fault := misfit(config.model.draft, self._path)):
+            raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         self._alerts.configure(config.alerts)
         self._keys.replace(keys)
@@ -341,8 +345,3 @@ class Daemon:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fault = self._fault or error
             self._stop.set()
-
-
-async def _at_most(seconds: float, work: Awaitable[None]) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(work, seconds)

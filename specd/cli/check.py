@@ -10,7 +10,7 @@ from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
-from specd.models.directory import read_config
+from specd.models.pair import misfit
 from specd.models.resolve import resolve_target
 
 P = ParamSpec("P")
@@ -70,7 +70,6 @@ def _model_faults(config: Config) -> Iterator[str]:
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())
         return
-    layers = read_config(path).get("num_hidden_layers")
-    skipped = config.model.draft.skip_layers or ()
-    if isinstance(layers, int) and any(not 0 <= layer < layers for layer in skipped):
-        yield f"model.draft.skip_layers: the target has layers 0 to {layers - 1}, not all of {list(skipped)}"
+    fault = misfit(config.model.draft, path)
+    if fault is not None:
+        yield fault

@@ -23,11 +23,6 @@ class RealDaemon(DaemonProcess):
     def __init__(self, directory: Path, config: Table, env: dict[str, str]) -> None:
         self._config = config
         super().__init__(directory, tomli_w.dumps(config), env=env)
-        self._clients = contextlib.ExitStack()
-
-    def __exit__(self, *exc: object) -> None:
-        self._clients.close()
-        super().__exit__(*exc)
 
     def write(self, **sections: Table) -> None:
         """The config file as it was at first, but for these keys. The daemon is not told."""
@@ -40,8 +35,7 @@ class RealDaemon(DaemonProcess):
 
     def client(self) -> openai.OpenAI:
         """The official client, which is not to hide a failure by trying again."""
-        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
-        return self._clients.enter_context(client)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE)
 
     def metrics(self) -> dict[str, float]:
         """Every series of `/metrics` by its name with labels."""

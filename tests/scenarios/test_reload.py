@@ -74,6 +74,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"policy": {"static_k": 9}}, "static_k = 9 is above k_max = 8"),
     ({"alerts": {"receivers": [{"name": "ops", "url": "http://a", "secret_file": "/no"}]}}, "receiver ops: "),
     (
+        {"policy": {"static_k": 5}, "model": {"draft": {"skip_layers": [9]}}},
+        "model.draft.skip_layers: the target has layers 0 to 3, not all of [9]",
+    ),
+    (
         {"policy": {"static_k": 5}, "engine": {"max_running": 3}},
         "nothing was changed: engine.max_running can only change with a restart",
     ),

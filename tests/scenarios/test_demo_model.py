@@ -1,0 +1,77 @@
+"""The demo model through the official client, as a newcomer meets it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from specd.errors import ModelError
+from specd.models.cache import cache_dir
+from specd.models.resolve import resolve_target
+from tests.scenarios.stage import RealDaemon, Stage
+
+pytestmark = pytest.mark.demo
+
+SENTENCE = "The lighthouse keeper counted ninety-two steps, lit the lamp, and wrote the time in his book."
+COPY = f"Copy this text exactly:\n\n{SENTENCE}"
+STORY = "Write a short story about a dog."
+
+
+@pytest.fixture(scope="module")
+def daemon(stage: Stage) -> Iterator[RealDaemon]:
+    try:
+        resolve_target("demo")
+    except ModelError as missing:
+        pytest.skip(str(missing))
+    target = {"path": "demo", "name": "", "dtype": "bfloat16"}
+    with stage.daemon({"SPECD_CACHE_DIR": str(cache_dir())}, model={"target": target}) as daemon:
+        yield daemon.ready()
+
+
+def chat(daemon: RealDaemon, content: str, **specd: Any) -> tuple[str, Any]:
+    """A streamed answer, and its last chunk. A class of its own starts from the prior, whatever others showed."""
+    with daemon.client() as client:
+        *chunks, tail = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": content}],
+            temperature=0,
+            max_tokens=48,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"specd": {"report": True, **specd}},
+        )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks), tail
+
+
+def mean_k(report: dict[str, Any]) -> float:
+    return sum(int(k) * rounds for k, rounds in report["k_histogram"].items()) / report["rounds"]
+
+
+def test_it_knows_a_capital(daemon: RealDaemon) -> None:
+    """Test that the answer to a simple question makes sense: weights, tokenizer and template fit together."""
+    text, tail = chat(daemon, "What is the capital of France?")
+    assert "Paris" in text
+    assert 0 < tail.usage.completion_tokens < 48
+
+
+@pytest.mark.parametrize("speculate", ["off", "auto"])
+def test_it_copies(daemon: RealDaemon, speculate: str) -> None:
+    """Test that a sentence comes back word for word, with drafts in far fewer rounds than it has tokens."""
+    text, tail = chat(daemon, COPY, speculate=speculate)
+    assert SENTENCE in text
+    report = tail.specd
+    if speculate == "off":
+        assert report["drafted"] == 0
+    else:
+        assert sum(report["accepted"]) > 0
+        assert report["rounds"] < tail.usage.completion_tokens / 2
+
+
+def test_k_adapts_to_the_text(daemon: RealDaemon) -> None:
+    """Test that from the same prior, k grows where drafts are kept and stays or falls where the text is new."""
+    _, copied = chat(daemon, COPY, **{"class": "copies"})
+    _, told = chat(daemon, STORY, **{"class": "stories"})
+    assert len(copied.specd["k_histogram"]) > 1
+    assert mean_k(copied.specd) > mean_k(told.specd)
+    acceptance = daemon.status()["acceptance"]
+    assert acceptance["copies"] > 0.8
