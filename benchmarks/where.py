@@ -23,7 +23,7 @@ _SMALL = ("add_rms_norm", "silu_mul", "rotate")
 
 
 def where_time_goes(ours: Ours, prompts: Prompts, tokens: int) -> Shares:
-    """Milliseconds of the median decode step by kind of work; "step" is the whole."""
+    """Milliseconds of a decode step by kind of work, mean of the middle half of the steps; "step" is the whole."""
     spent: Shares = {}
     with _clocks(spent):
         steps = [step for step in _steps(ours, prompts, tokens, spent) if step["prefill"] == 0]

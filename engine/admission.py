@@ -1,9 +1,10 @@
 """Which requests can run at all. A request that cannot gets a sentence, never silence."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.api import Request
+from engine.api import Request, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +40,21 @@ def _faults(request: Request, limits: Limits) -> Iterator[str]:
             f"the request may need {prompt + wanted - 1} tokens of KV memory and the pool holds "
             f"{limits.kv_positions}: lower max_tokens or raise engine.kv_mib"
         )
+    yield from _sampling_faults(request.sampling)
+    if request.k is not None and request.k < 0:
+        yield f"k is {request.k}: it must be at least 0"
     if request.sampling.stop and not limits.finds_stop_strings:
         yield "the model directory has no tokenizer.json, so stop strings cannot be found in its text"
+
+
+def _sampling_faults(sampling: SamplingParams) -> Iterator[str]:
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        yield f"temperature is {sampling.temperature}: it must be a number that is at least 0"
+    if not 0 < sampling.top_p <= 1:
+        yield f"top_p is {sampling.top_p}: it must be above 0 and at most 1"
+    if sampling.top_k < 0:
+        yield f"top_k is {sampling.top_k}: it must be at least 0, and 0 keeps all tokens"
+    if not 0 <= sampling.seed < 2**64:
+        yield f"seed is {sampling.seed}: it must fit 64 bits without a sign"
+    if "" in sampling.stop:
+        yield "a stop string is empty: every text would end at once"

@@ -26,7 +26,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float = 1.0
     """Keep the smallest set of tokens whose probability reaches this, in (0, 1]."""
     seed: int = 0
-    """Draws are keyed by (seed, position), so equal seeds give equal texts whoever shares the batch."""
+    """Draws are keyed by (seed, position) and so do not depend on who shares the batch."""
     stop: tuple[str, ...] = ()
     """Strings that end the text; the text is cut before them."""
     ignore_eos: bool = False
@@ -187,8 +187,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Compute threads; 0 takes all cores."""
     max_running: int = 48
     """Requests that decode or prefill together."""
-    max_batch_tokens: int = 512
-    """Rows of one forward; longer prompts are prefilled in chunks."""
+    max_batch_tokens: int = 256
+    """Rows of prompts and decodes in one forward, drafts not counted; longer prompts are prefilled in chunks."""
     max_context: int = 0
     """0 takes the model's own limit."""
     kv_bytes: int = 1 << 30

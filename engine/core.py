@@ -82,9 +82,9 @@ class Engine:
                 f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
             )
         self.pool = BlockPool(blocks, launch.block_size)
-        memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
+        self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
-        self._runner = Runner(memory, loaded.native)
+        self._runner = Runner(self._memory, loaded.native)
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(self._costed(launch.policy))
@@ -277,6 +277,8 @@ class Engine:
     def _end(
         self, sequence: Sequence, tokens: list[int], finish: FinishReason, error: str | None = None
     ) -> Output:
+        if finish == "error":
+            self._memory.clear(sequence.table.blocks)
         self.scheduler.remove(sequence)
         self.policy.forget(sequence.id)
         self._proposer.forget(sequence.id)

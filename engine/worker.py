@@ -4,6 +4,7 @@ Started by the daemon as `python -m engine.worker --fd N`, where N is one end of
 """
 
 import argparse
+import gc
 import logging
 import queue
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 from typing import Final
 
+import msgspec
 import torch
 
 from engine.api import (
@@ -30,9 +32,10 @@ from engine.api import (
 from engine.core import CannotServeError, Engine
 from engine.draft.registry import DraftSettingsError
 from engine.model.support import UnsupportedModelError
-from engine.wire import frame, read_to_engine
+from engine.wire import WireError, frame, read_to_engine
 
 _IDLE_SECONDS: Final = 0.5
+_LAUNCH_SECONDS: Final = 60.0
 _log = logging.getLogger("specd.engine")
 
 
@@ -43,6 +46,13 @@ class Inbox:
         self._queue: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
         self._sock = sock
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def first(self, seconds: float) -> ToEngine | None:
+        """The first message alone; None when the daemon has gone or none came in time."""
+        try:
+            return self._queue.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
     def drain(self) -> list[ToEngine | None]:
         """All that has come, without waiting."""
@@ -64,7 +74,10 @@ class Inbox:
                 self._queue.put(message)
         except OSError:
             _log.debug("the daemon's end of the socket is gone")
-        self._queue.put(None)
+        except (WireError, msgspec.DecodeError):
+            _log.exception("what the daemon sent is not a frame of ours; the engine ends")
+        finally:
+            self._queue.put(None)  # whatever happened: an engine that no longer listens must not look alive
 
 
 class Worker:
@@ -86,6 +99,14 @@ class Worker:
         except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
             self._send(Refused(str(fault)))
             return 2
+        except (
+            RuntimeError,
+            ValueError,
+            LookupError,
+        ) as fault:  # how torch and transformers refuse a directory
+            _log.exception("the model could not be loaded")
+            self._send(Refused(f"{launch.model_path} could not be loaded: {type(fault).__name__}: {fault}"))
+            return 2
         self._send(_ready(engine, launch))
         while self._take(engine, self._next(engine)):
             if engine.has_work:
@@ -93,8 +114,7 @@ class Worker:
         return 0
 
     def _first(self) -> Launch | None:
-        messages = self._inbox.wait(60.0)
-        launch = messages[0] if messages else None
+        launch = self._inbox.first(_LAUNCH_SECONDS)
         assert launch is None or isinstance(launch, Launch), f"the first frame must be Launch, it is {launch}"
         return launch
 
@@ -103,6 +123,7 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
+            engine.check_integrity()  # idle is the time for it: a leaked block would only show as slow admission
             self._send(Idle(engine.steps, engine.kv_usage()))
         return messages
 
@@ -149,11 +170,12 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    gc.freeze()  # torch and transformers leave a million objects that will never be garbage
     # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return Worker(socket.socket(fileno=arguments.fd)).run()
-    except BrokenPipeError:
+    except ConnectionError:
         return 0  # the daemon went first
 
 

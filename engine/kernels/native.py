@@ -23,6 +23,7 @@ _FLAGS: Final = (
     "-O3",
     "-march=native",
     "-std=c++17",
+    "-mprefer-vector-width=512",
     "-fopenmp",
     "-shared",
     "-fPIC",
@@ -51,7 +52,7 @@ class NativeError(Exception):
 
 def build(cache: Path) -> Path:
     """Compile into the cache directory, or find what was compiled before. Raises NativeError."""
-    compiler = shutil.which("g++") or shutil.which("clang++")
+    compiler = shutil.which("g++")  # clang would bring an OpenMP of its own
     if compiler is None:
         raise NativeError("there is no C++ compiler: install g++ for a faster CPU engine")
     library = cache / f"specd-cpu-{_fingerprint(compiler)}.so"

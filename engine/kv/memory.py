@@ -47,6 +47,12 @@ class KVMemory:
         self.keys[layer].index_copy_(0, slots, key)
         self.values[layer].index_copy_(0, slots, value)
 
+    def clear(self, blocks: list[int]) -> None:
+        """Zero these blocks, all layers: after a fault they may hold what is not a number."""
+        slots = [slot for b in blocks for slot in range(b * self.block_size, (b + 1) * self.block_size)]
+        for store in (*self.keys.values(), *self.values.values()):
+            store[slots] = 0
+
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of B tables of equal length. blocks: [B, N] -> [B, kv_heads, N * block_size, dim] each."""
         return self._by_block(self.keys[layer], blocks), self._by_block(self.values[layer], blocks)

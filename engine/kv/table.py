@@ -34,6 +34,7 @@ class BlockTable:
 
     def commit(self, positions: int) -> None:
         """Positions below this are final; what was written beyond is rolled back and its whole blocks returned."""
+        assert self.committed <= positions <= self.written, f"{self.committed=} {positions=} {self.written=}"
         self.committed = self.written = positions
         keep = self._pool.blocks_for(positions)
         self._pool.give_back(self.blocks[keep:])

@@ -32,7 +32,24 @@ def probe(model: Any) -> Probe:
             f"{model.config.model_type}: {layers} layers should each call attention once, but the calls by layer were "
             f"{found.calls}; this engine would keep a wrong cache for it"
         )
+    _require_windows(model, found)
     return found
+
+
+def _require_windows(model: Any, found: Probe) -> None:
+    """Refuse a model that keeps its window in the mask alone: without a mask it would look beyond it."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        window = (
+            getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+        )
+        kinds = ["sliding_attention" if window else "full_attention"] * len(found.extras)
+    if any(kind == "sliding_attention" and found.extras[i].window is None for i, kind in enumerate(kinds)):
+        raise UnsupportedModelError(
+            f"{model.config.model_type} has a sliding window but does not tell its attention function of it: "
+            "this engine would look beyond the window"
+        )
 
 
 def plain_logits(model: Any) -> Tensor:

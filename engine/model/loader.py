@@ -108,10 +108,10 @@ def _forward(
     if native is not None:
         candidates.append(("transformers' forward, native attention", lambda: _transformers(model), native))
     for name, make, kernels in candidates:
-        forward = make()
         try:
+            forward = make()
             self_check(model, forward, kernels, found.shapes, expected)
-        except UnsupportedModelError as fault:
+        except Exception as fault:  # noqa: BLE001  a fast path that fails in any way is one not to take
             say(f"not used: {name}: {fault}")
         else:
             say(f"self-check passed: {name}")

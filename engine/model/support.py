@@ -24,7 +24,8 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
         return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
     if model_class is not None and getattr(model_class, "_is_stateful", False):
         return f"{kind} keeps a recurrent state that cannot be rolled back after a rejected draft"
-    return _layer_reason(kind, config) or _rope_reason(kind, config)
+    text = getattr(config, "text_config", None) or config
+    return _layer_reason(kind, text) or _rope_reason(kind, text)
 
 
 def _layer_reason(kind: str, config: Any) -> str | None:

@@ -8,6 +8,8 @@ from torch import Tensor
 from engine.api import SamplingParams
 
 _CANDIDATES = 256
+_ALL = 2**31  # beyond any vocabulary; a larger top_k would not fit an int64
+_COLDEST = 1e-30  # float32 holds no temperature much below, and the law is the argmax long before
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,16 @@ class RowParams:
         """One row per entry; all must sample (temperature above 0)."""
         return cls(
             torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
-            torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
+            torch.tensor([min(p.top_k, _ALL) for p in params], dtype=torch.int64, device=device),
             torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         )
 
 
 def probabilities(logits: Tensor, params: RowParams) -> Tensor:
     """[N, V] logits -> [N, V] float32 probabilities: temperature, then top-k, then top-p, each row by its own."""
-    scaled = logits.float() / params.temperature[:, None]
+    wide = logits.float()
+    # the maximum first: dividing it by a tiny temperature would overflow
+    scaled = (wide - wide.amax(dim=-1, keepdim=True)) / params.temperature[:, None].clamp(min=_COLDEST)
     _keep_top_k(scaled, params.top_k)
     probs = scaled.softmax(dim=-1)
     return _keep_top_p(probs, params.top_p)

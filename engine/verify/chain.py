@@ -8,6 +8,7 @@ Rows are ragged: request i owns k_i + 1 rows of the target's logits, the last of
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -41,85 +42,109 @@ class Verdict:
 
 
 def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
-    """Decide every request's round. logits: [sum(k_i + 1), V]."""
+    """Decide every request's round. logits: [sum(k_i + 1), V].
+
+    A certain draft is kept while it is what the target says: its argmax at temperature 0, else the token that it draws
+    with the random number of that position. So a seed's text does not depend on such drafts, rounding aside. A draft
+    drawn from a law of its own goes through rejection sampling, which keeps more of it.
+    """
     starts = np.cumsum([0] + [len(claim.draft.tokens) + 1 for claim in claims])
+    rows = [range(int(start), int(end)) for start, end in pairwise(starts)]
     best, argmax = logits.max(dim=-1)
     finite = best.isfinite().tolist()
-    verdicts: list[Verdict | None] = [None] * len(claims)
-    sampled: list[int] = []
-    top = argmax.tolist()
-    for i, claim in enumerate(claims):
-        rows = slice(int(starts[i]), int(starts[i + 1]))
-        if not all(finite[rows]):
-            verdicts[i] = Verdict(0, 0, 0, "the model returned values that are not finite numbers")
-        elif claim.sampling.temperature == 0:
-            verdicts[i] = greedy(claim.draft.tokens, top[rows])
-        else:
-            sampled.append(i)
+    said = argmax.tolist()
+    sampled = [
+        i for i, c in enumerate(claims) if c.sampling.temperature > 0 and all(finite[r] for r in rows[i])
+    ]
+    verdicts: dict[int, Verdict] = {}
     if sampled:
-        chosen = [claims[i] for i in sampled]
-        indices = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in sampled])
-        for i, verdict in zip(sampled, rejection(logits[torch.from_numpy(indices)], chosen), strict=True):
-            verdicts[i] = verdict
-    return [verdict for verdict in verdicts if verdict is not None]
-
-
-def greedy(draft: Sequence[int], top: Sequence[int]) -> Verdict:
-    """Temperature 0: keep the draft while it is what the target would have said. top: argmax of the k+1 rows."""
-    accepted = 0
-    while accepted < len(draft) and draft[accepted] == top[accepted]:
-        accepted += 1
-    return Verdict(accepted, min(accepted + 1, len(draft)), top[accepted])
-
-
-def rejection(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
-    """Rejection sampling for requests with a temperature. logits: [sum(k_i + 1), V], the rows of `claims` only."""
-    lengths = [len(claim.draft.tokens) for claim in claims]
-    starts = np.cumsum([0] + [k + 1 for k in lengths])
-    per_row = [claim.sampling for claim, k in zip(claims, lengths, strict=True) for _ in range(k + 1)]
-    p = probabilities(logits, RowParams.of(per_row, logits.device))  # [R, V]
-    accepted = _accepted(p, claims, starts)
-    ends = torch.tensor([int(start) + a for start, a in zip(starts, accepted, strict=False)])  # [B]
-    final = p[ends]  # [B, V]: the row at which each round ends
+        p = _laws(logits, [(row, claims[i].sampling) for i in sampled for row in rows[i]])
+        drawn = [i for i in sampled if claims[i].draft.probs is not None]
+        verdicts = rejection(p, {i: claims[i] for i in drawn}, rows)
+        _say(
+            said,
+            p,
+            [(row, claims[i], j) for i in sampled if i not in verdicts for j, row in enumerate(rows[i])],
+        )
     for i, claim in enumerate(claims):
-        if accepted[i] < lengths[i]:
-            _subtract_draft(final[i], claim.draft, accepted[i])
-    coins = torch.from_numpy(_uniforms_at(claims, accepted, Purpose.SAMPLE))
-    tokens = draw(final, coins).tolist()
-    return [Verdict(a, min(a + 1, k), token) for a, k, token in zip(accepted, lengths, tokens, strict=True)]
+        if not all(finite[row] for row in rows[i]):
+            verdicts[i] = Verdict(0, 0, 0, "the model returned values that are not finite numbers")
+        elif i not in verdicts:
+            verdicts[i] = matching(claim.draft.tokens, [said[row] for row in rows[i]])
+    return [verdicts[i] for i in range(len(claims))]
 
 
-def _accepted(p: Tensor, claims: Sequence[Claim], starts: NDArray[np.int64]) -> list[int]:
-    """Length of each request's accepted prefix. p: [R, V]."""
-    drafted = [(i, j) for i, claim in enumerate(claims) for j in range(len(claim.draft.tokens))]
-    if not drafted:
-        return [0] * len(claims)
-    rows = torch.tensor([int(starts[i]) + j for i, j in drafted])
-    tokens = torch.tensor([claims[i].draft.tokens[j] for i, j in drafted])
-    p_token = p[rows, tokens].double().tolist()
-    seeds = np.array([claims[i].sampling.seed for i, _ in drafted], dtype=np.uint64)
-    positions = np.array([claims[i].position + j for i, j in drafted], dtype=np.int64)
-    coins = uniforms(seeds, positions, Purpose.ACCEPT)
-    accepted = [0] * len(claims)
-    for (i, j), token_p, coin in zip(drafted, p_token, coins, strict=True):
-        q_token = claims[i].draft.probability(j)
+def matching(draft: Sequence[int], said: Sequence[int]) -> Verdict:
+    """Keep a certain draft while it is what the target says. said: the target's own token at each of k+1 rows."""
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == said[accepted]:
+        accepted += 1
+    return Verdict(accepted, min(accepted + 1, len(draft)), said[accepted])
+
+
+Laws = dict[int, Tensor]  # row -> p [V] float32
+
+
+def rejection(p: Laws, claims: dict[int, Claim], rows: Sequence[range]) -> dict[int, Verdict]:
+    """Rejection sampling for drafts that were drawn from laws of their own; verdicts by the claims' keys."""
+    if not claims:
+        return {}
+    accepted = _accepted(p, claims, rows)
+    final = []  # the law that each round's last token is drawn from, not normalised
+    for i, claim in claims.items():
+        at = accepted[i]
+        law = p[rows[i][at]]
+        final.append(law if at == len(claim.draft.tokens) else _residual(law, claim.draft, at))
+    coins = _uniforms([(claim, accepted[i]) for i, claim in claims.items()], Purpose.SAMPLE)
+    tokens = draw(torch.stack(final), torch.from_numpy(coins)).tolist()
+    return {
+        i: Verdict(accepted[i], min(accepted[i] + 1, len(claim.draft.tokens)), token)
+        for (i, claim), token in zip(claims.items(), tokens, strict=True)
+    }
+
+
+def _accepted(p: Laws, claims: dict[int, Claim], rows: Sequence[range]) -> dict[int, int]:
+    """Length of each claim's accepted prefix."""
+    drafted = [(i, j) for i, claim in claims.items() for j in range(len(claim.draft.tokens))]
+    coins = _uniforms([(claims[i], j) for i, j in drafted], Purpose.ACCEPT)
+    accepted = dict.fromkeys(claims, 0)
+    for (i, j), coin in zip(drafted, coins, strict=True):
+        if accepted[i] != j:
+            continue  # behind the first rejection: not examined
+        draft = claims[i].draft
+        p_token, q_token = float(p[rows[i][j]][draft.tokens[j]]), draft.probability(j)
         # coin < p/q, written without the division so that q = 0 rejects
-        if accepted[i] == j and q_token > 0 and coin * q_token < token_p:
+        if q_token > 0 and coin * q_token < p_token:
             accepted[i] = j + 1
     return accepted
 
 
-def _subtract_draft(p: Tensor, draft: Draft, at: int) -> None:
-    """In place: max(p - q, 0) for the rejected position, not normalised. p: [V]."""
-    if draft.probs is None:
-        p[draft.tokens[at]] = 0.0
-        return
+def _residual(p: Tensor, draft: Draft, at: int) -> Tensor:
+    """max(p - q, 0), not normalised: [V]."""
+    assert draft.probs is not None, "certain drafts are decided by matching"
     rest = (p - draft.probs[at]).clamp_(min=0.0)
-    if rest.sum() > 0:  # else p = q to the last bit, and p itself is right
-        p.copy_(rest)
+    return rest if rest.sum() > 0 else p  # p = q to the last bit: any law of the recovered token is right
 
 
-def _uniforms_at(claims: Sequence[Claim], offsets: Sequence[int], purpose: Purpose) -> NDArray[np.float64]:
-    seeds = np.array([claim.sampling.seed for claim in claims], dtype=np.uint64)
-    positions = np.array([c.position + o for c, o in zip(claims, offsets, strict=True)], dtype=np.int64)
+def _laws(logits: Tensor, wanted: Sequence[tuple[int, SamplingParams]]) -> Laws:
+    """The processed laws of some rows of the logits."""
+    rows = torch.tensor([row for row, _ in wanted])
+    p = probabilities(logits[rows], RowParams.of([params for _, params in wanted], logits.device))
+    return {row: law for (row, _), law in zip(wanted, p, strict=True)}
+
+
+def _say(said: list[int], p: Laws, wanted: Sequence[tuple[int, Claim, int]]) -> None:
+    """Replace the argmax of sampled rows by the token that the target draws at each, in place."""
+    if not wanted:
+        return
+    coins = torch.from_numpy(_uniforms([(claim, j) for _, claim, j in wanted], Purpose.SAMPLE))
+    tokens = draw(torch.stack([p[row] for row, _, _ in wanted]), coins).tolist()
+    for (row, _, _), token in zip(wanted, tokens, strict=True):
+        said[row] = token
+
+
+def _uniforms(places: Sequence[tuple[Claim, int]], purpose: Purpose) -> NDArray[np.float64]:
+    """One uniform for each (claim, offset from its position)."""
+    seeds = np.array([claim.sampling.seed for claim, _ in places], dtype=np.uint64)
+    positions = np.array([claim.position + offset for claim, offset in places], dtype=np.int64)
     return uniforms(seeds, positions, purpose)

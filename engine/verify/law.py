@@ -30,10 +30,11 @@ def processed(logits: NDArray[np.float64], temperature: float, top_k: int = 0, t
     logits = np.asarray(logits, dtype=np.float64)
     if temperature == 0:
         return one_hot(int(np.argmax(logits)), len(logits))
-    scaled = logits / temperature
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, which is right
+        scaled = (logits - logits.max()) / temperature
     if 0 < top_k < len(scaled):
         scaled = np.where(scaled >= np.sort(scaled)[-top_k], scaled, -np.inf)
-    p: Law = np.exp(scaled - scaled.max())
+    p: Law = np.exp(scaled)
     p /= p.sum()
     if top_p < 1:
         falling = np.sort(p)[::-1]
@@ -66,13 +67,14 @@ def residual(p: Law, q: Law) -> Law:
 def draw(law: Law, uniform: float) -> int:
     """The token whose stretch of the cumulative law holds `uniform` in [0, 1)."""
     cumulative = np.cumsum(law)
-    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    below_total = np.nextafter(cumulative[-1], 0.0)  # a uniform just below 1 must not round up to the whole
+    return int(np.searchsorted(cumulative, min(uniform * cumulative[-1], below_total), side="right"))
 
 
 def verify_chain(
     p: Sequence[Law], q: Sequence[Law], draft: Sequence[int], accept: Sequence[float], sample: Sequence[float]
 ) -> tuple[int, int]:
-    """One round with its random numbers given.
+    """One round of rejection sampling with its random numbers given.
 
     p: k+1 laws, q: k laws, draft: k tokens, accept: k uniforms, sample: k+1 uniforms, one for each position at which
     the round may end. Returns (accepted, the recovered or bonus token).
@@ -80,6 +82,20 @@ def verify_chain(
     for j, token in enumerate(draft):
         if accept[j] >= acceptance(p[j], q[j], token):
             return j, draw(residual(p[j], q[j]), sample[j])
+    return len(draft), draw(p[len(draft)], sample[len(draft)])
+
+
+def verify_certain(p: Sequence[Law], draft: Sequence[int], sample: Sequence[float]) -> tuple[int, int]:
+    """One round of a draft without a law of its own (q is one-hot), with its random numbers given.
+
+    The target draws its own token at each position, and the draft is kept while it is that token. This is rejection
+    sampling with one coin for both questions: a draft x is kept with probability p(x), and a token other than x comes
+    with its own p. What is drawn does not depend on the draft, so neither does the text of a seed.
+    """
+    for j, token in enumerate(draft):
+        own = draw(p[j], sample[j])
+        if own != token:
+            return j, own
     return len(draft), draw(p[len(draft)], sample[len(draft)])
 
 

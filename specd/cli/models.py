@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from specd.cli.parser import Arguments, Parser, describe
+from specd.errors import UserError
 from specd.models.cache import cache_dir
 from specd.models.fetch import fetch_demo
 from specd.models.resolve import DEMO, resolve_target
@@ -26,6 +27,9 @@ def add_arguments(parser: Parser) -> None:
     check.add_argument(
         "target", metavar="TARGET", help='"demo", a directory, or a hub name already downloaded'
     )
+    check.add_argument(
+        "draft", metavar="DRAFT", nargs="?", help="not in this version, which has no draft models"
+    )
     check.set_defaults(action=_check)
 
 
@@ -40,5 +44,9 @@ def _fetch(_args: Arguments) -> Path:
 
 
 def _check(args: Arguments) -> None:
+    if args.draft is not None:
+        raise UserError(
+            "draft models are not built yet in this version: check the target alone, without DRAFT"
+        )
     path = resolve_target(args.target, download=False)
     print(f"ok: {path} is complete and can be served")

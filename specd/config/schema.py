@@ -73,7 +73,11 @@ class EngineSection(Section):
     device: Literal["cpu"] = restart("cpu", "where the model runs")
     threads: int = restart(0, "compute threads; 0 takes all cores", ge=0)
     max_running: int = restart(48, "requests that decode or prefill together", ge=1, le=1024)
-    max_batch_tokens: int = restart(512, "rows of one forward; longer prompts go in chunks", ge=16)
+    max_batch_tokens: int = restart(
+        256,
+        "rows of prompts and decodes in one forward, drafts not counted; longer prompts go in chunks",
+        ge=16,
+    )
     max_context: int = restart(0, "tokens of prompt and output together; 0 takes the model's limit", ge=0)
     kv_mib: int = restart(1024, "memory for keys and values, MiB", ge=1)
     block_size: int = restart(16, "tokens in a block of the KV pool", ge=1, le=256)

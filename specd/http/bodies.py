@@ -72,7 +72,7 @@ class Generation(Body):
     max_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=-1)
+    top_k: int = Field(0, ge=-1, lt=2**31)
     seed: int | None = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1000)]], BeforeValidator(_stop_list)

@@ -48,8 +48,8 @@ class Service:
 class Transcript:
     """What has come of one request so far."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...]) -> None:
-        self._stream = TextStream(tokenizer, stop)
+    def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
+        self._stream = TextStream(tokenizer, request.sampling.stop, request.prompt)
         self.tokens = 0
         self.finish: str | None = None
         """OpenAI's word for why it ended, once it has."""
@@ -167,7 +167,7 @@ class _Answer:
         self._model = model
         self._request = request
         self._flight = flight
-        self._transcript = Transcript(model.encoder.tokenizer, request.sampling.stop)
+        self._transcript = Transcript(model.encoder.tokenizer, request)
         self._head = shapes.Head(request.id, int(time.time()), service.name)
 
     async def whole(self, send: Send) -> None:

@@ -22,7 +22,8 @@ def text_of(engine: Engine, **sampling: object) -> list[int]:
 
 def test_end_of_sequence_inside_an_accepted_prefix_discards_the_rest(certain: Engine) -> None:
     whole = text_of(certain)
-    end = whole[2]  # commits of 6: the third token of the first accepted run
+    # commits of 6: a new token within the first accepted run, but not at its end
+    end = next(token for at, token in enumerate(whole[:5]) if at >= 2 and token not in whole[:at])
     certain._loaded = certain._loaded.__class__(
         **{f: getattr(certain._loaded, f) for f in certain._loaded.__dataclass_fields__}
         | {"end_tokens": frozenset([end])}
@@ -58,6 +59,13 @@ def test_length_is_kept_to_the_token(certain: Engine, wanted: int) -> None:
         ([5], {"max_tokens": 0}, "must be at least 1"),
         ([5] * 500, {"max_tokens": 20}, "together more than the context of 512"),
         ([5, VOCABULARY], {}, "outside the vocabulary"),
+        ([5], {"temperature": -1.0}, "temperature is -1.0"),
+        ([5], {"temperature": float("nan")}, "temperature is nan"),
+        ([5], {"top_p": 0.0}, "top_p is 0.0"),
+        ([5], {"top_k": -1}, "top_k is -1"),
+        ([5], {"seed": -1}, "seed is -1"),
+        ([5], {"stop": ("",)}, "a stop string is empty"),
+        ([5], {"k": -1}, "k is -1"),
     ],
 )
 def test_a_request_that_cannot_run_is_answered(
@@ -118,3 +126,36 @@ def test_a_fault_in_the_models_rows_ends_its_request_only(
     assert outputs["a"].finish == "error"
     assert "not finite" in outputs["a"].error
     assert outputs["b"].finish == "length"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"top_k": 2**63}, {"temperature": 1e-40}, {"temperature": 1e-320}, {"seed": 2**64 - 1}]
+)
+def test_extreme_values_are_served(make_engine: MakeEngine, changes: dict) -> None:
+    """A temperature next to nothing is greedy; a top_k beyond any vocabulary keeps all."""
+    greedy = generate(make_engine("none"), request("a", PROMPT))["a"].tokens
+    sampling = {"temperature": 1.0, **changes}
+    for kind in ("none", "layer-skip"):
+        output = generate(make_engine(kind), request("a", PROMPT, **sampling))["a"]
+        assert output.finish == "length"
+        if sampling["temperature"] < 1e-30:
+            assert output.tokens == greedy
+
+
+def test_what_a_fault_leaves_in_the_kv_reaches_nobody(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a request that ended in values that are not numbers are clean for the next owner."""
+    engine = make_engine("none", kv_bytes=1 << 16)
+    wanted = generate(engine, request("a", PROMPT * 4))["a"].tokens
+    run = engine._runner.run
+
+    def poisoned(forward, batch):
+        for store in (*engine._memory.keys.values(), *engine._memory.values.values()):
+            store[batch.slots] = float("nan")
+        return run(forward, batch) * float("nan")
+
+    monkeypatch.setattr(engine._runner, "run", poisoned)
+    assert generate(engine, request("bad", PROMPT * 6))["bad"].finish == "error"
+    monkeypatch.setattr(engine._runner, "run", run)
+    assert generate(engine, request("a", PROMPT * 4))["a"].tokens == wanted

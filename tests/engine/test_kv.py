@@ -38,11 +38,13 @@ def test_a_promise_is_kept_or_not_given() -> None:
     assert pool.promise(4)
 
 
-def test_commit_beyond_what_is_there_is_our_fault_and_says_so() -> None:
+def test_commit_backwards_or_beyond_what_was_written_is_our_fault_and_says_so() -> None:
     table = BlockTable(BlockPool(4, block_size=4))
     table.reserve(4)
-    with pytest.raises(AssertionError, match="allocated"):
-        table.commit(5)
+    table.commit(2)
+    for wrong in (1, 3, 5):
+        with pytest.raises(AssertionError, match="positions"):
+            table.commit(wrong)
 
 
 class Tables(RuleBasedStateMachine):

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.model import loader
+from engine.model.check import probe
 from engine.model.forward import decoder_layers, without_layers
 from engine.model.loader import load
 from engine.model.packed import can_pack, pack_linears
@@ -101,3 +103,20 @@ def test_a_view_without_layers_shares_weights_and_leaves_the_model_alone(tiny_di
     assert decoder_layers(view)[1] is not decoder_layers(model)[1]
     assert view.lm_head is model.lm_head
     assert type(decoder_layers(model)[1]).__name__ == "LlamaDecoderLayer"
+
+
+def test_a_window_that_only_the_mask_knows_is_refused(tiny_dir: Path) -> None:
+    """Without a mask such a model would look beyond its window, and short prompts would not show it."""
+    model = loader._weights(tiny_dir, torch.float32).eval()
+    model.config.sliding_window = 8
+    with pytest.raises(UnsupportedModelError, match="look beyond the window"):
+        probe(model)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_the_inner_config_of_a_composite_model_is_judged_too(family: str) -> None:
+    """What a vision wrapper hides in its text_config is still what runs."""
+    inner = AutoConfig.for_model(family)
+    inner.layer_types = ["chunked_attention"]
+    outer = SimpleNamespace(model_type="wrapper", text_config=inner)
+    assert "chunked_attention" in unsupported_reason(outer)

@@ -53,7 +53,8 @@ class Engine:
                 message = await read_from_engine(reader)
                 seen.append(message)
                 if isinstance(message, last) and (finished is None or _finishes(message, finished)):
-                    writer.transport.abort()
+                    writer.close()
+                    await writer.wait_closed()
                     return seen
 
     def close(self) -> int:
@@ -91,6 +92,27 @@ async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine
     assert [o.finish for o in last.outputs] == ["cancelled"]
     *_, idle = await engine.messages_until(Idle)
     assert idle.kv.used == 0
+
+
+async def test_settings_sent_while_the_model_loads_are_not_lost(tiny_dir: Path) -> None:
+    """The daemon may reload its config at any moment, also before the engine has read its Launch."""
+    engine = Engine(launch(tiny_dir))
+    engine.send(Configure(policy=PolicySettings(kind="off"), draft=DraftSettings(ngram_min=1)))
+    engine.send(Submit(request("a", [5, 6] * 6)))
+    reports = await engine.messages_until(StepReport, finished="a")
+    assert {r.reason for report in reports if isinstance(report, StepReport) for r in report.rounds} == {
+        "disabled"
+    }
+    assert engine.close() == 0
+
+
+async def test_an_engine_that_is_sent_garbage_ends(tiny_dir: Path) -> None:
+    """One that went on without listening would look alive for ever."""
+    engine = Engine(launch(tiny_dir))
+    await engine.messages_until(Ready)
+    engine.socket.sendall(b"\x03\x00\x00\x00abc")
+    assert engine.process.wait(DEADLINE) == 0
+    engine.close()
 
 
 async def test_a_model_that_cannot_be_served_is_refused_with_exit_2(tmp_path: Path) -> None:

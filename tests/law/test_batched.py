@@ -12,6 +12,7 @@ from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.verify import law
 from engine.verify.chain import Claim, verify
+from engine.verify.draw import draw
 
 sampling = st.builds(
     SamplingParams,
@@ -27,18 +28,13 @@ def reference(claim: Claim, rows: np.ndarray) -> tuple[int, int]:
     """One claim by law.py, with the random numbers that its seed and positions stand for."""
     params, draft = claim.sampling, claim.draft
     p = [law.processed(row, params.temperature, params.top_k, params.top_p) for row in rows]
-    size = rows.shape[1]
-    if draft.probs is None:
-        q = [law.one_hot(token, size) for token in draft.tokens]
-    else:
-        q = [np.asarray(row, dtype=np.float64) for row in draft.probs]
     positions = claim.position + np.arange(len(draft.tokens) + 1)
     seeds = np.full(len(positions), params.seed, dtype=np.uint64)
-    return law.verify_chain(
-        p, q, draft.tokens,
-        list(uniforms(seeds, positions, Purpose.ACCEPT)),
-        list(uniforms(seeds, positions, Purpose.SAMPLE)),
-    )  # fmt: skip
+    sample = list(uniforms(seeds, positions, Purpose.SAMPLE))
+    if draft.probs is None:
+        return law.verify_certain(p, draft.tokens, sample)
+    q = [np.asarray(row, dtype=np.float64) for row in draft.probs]
+    return law.verify_chain(p, q, draft.tokens, list(uniforms(seeds, positions, Purpose.ACCEPT)), sample)
 
 
 @settings(max_examples=150, deadline=None)
@@ -92,6 +88,15 @@ def test_processed_rows_equal_the_reference(params: list[SamplingParams], seed: 
         wanted = law.processed(row, p.temperature, p.top_k, p.top_p)
         assert ((wanted > 0) == (result.numpy() > 0)).all()
         assert result.numpy() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_coin_just_below_one_draws_a_token_that_exists() -> None:
+    weights = torch.tensor([[0.1, 0.2, 0.7, 0.0], [1.0, 0.0, 0.0, 0.0], [torch.nan] * 4])
+    coins = torch.full((3,), 1 - 2.0**-53, dtype=torch.float64)
+    tokens = draw(weights, coins).tolist()
+    assert tokens[:2] == [2, 0]
+    assert tokens[2] < 4
+    assert law.draw(np.array([0.1, 0.2, 0.7, 0.0]), 1 - 2.0**-53) == 2
 
 
 def test_a_row_that_is_not_a_number_decides_nothing() -> None:

@@ -85,6 +85,22 @@ def test_a_token_the_draft_could_not_have_drawn_is_rejected() -> None:
     assert law.verify_chain([p, p], [q], [1], [0.0], [0.0, 0.0]) == (0, 1)
 
 
+@pytest.mark.parametrize("draft", [(0, 1), (2, 2), (1,), ()])
+def test_verify_certain_has_the_law_of_rejection_with_a_one_hot_q(draft: tuple[int, ...]) -> None:
+    """Integrates over a grid that hits every boundary of laws in twelfths: exact."""
+    vocabulary, k, grid = 3, len(draft), 12
+    rng = np.random.default_rng(5)
+    p = {t: _twelfths(rng) for depth in range(k + 1) for t in product(range(vocabulary), repeat=depth)}
+    q = {t: one_hot(draft[len(t)], vocabulary) for t in p if len(t) < k}
+    counted: dict[tuple[int, ...], float] = {}
+    coins = (np.arange(grid) + 0.5) / grid
+    for sample in product(coins, repeat=k + 1):
+        accepted, token = law.verify_certain([p[draft[:j]] for j in range(k + 1)], draft, sample)
+        outcome = (*draft[:accepted], token)
+        counted[outcome] = counted.get(outcome, 0.0) + grid ** -(k + 1)
+    assert_same(counted, {**dict.fromkeys(counted, 0.0), **round_law(p, q, k, vocabulary)})
+
+
 def test_verify_chain_has_the_law_that_round_law_says() -> None:
     """Integrates verify_chain over a fine grid of its uniforms: exact up to the grid."""
     vocabulary, grid = 3, 240
