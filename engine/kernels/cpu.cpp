@@ -282,6 +282,27 @@ void paged_attention(const T* query, int64_t query_stride, const T* keys, const 
     }
 }
 
+// y [out] = w [out, in] x [in] + bias [out]. One row uses every weight once, so what counts is to read them as fast as
+// memory gives them: rows of w in order, two at a time so that one's sums need not wait for the other's.
+template <typename T>
+void single_row(const T* x, const T* w, const T* bias, T* y, int64_t in, int64_t out) {
+    std::vector<float> wide(in);
+    for (int64_t i = 0; i < in; i++) wide[i] = widen(x[i]);
+    const float* v = wide.data();
+#pragma omp parallel for schedule(static) if (in * out > kGrain)
+    for (int64_t pair = 0; pair < (out + 1) / 2; pair++) {
+        const int64_t first = 2 * pair, second = std::min(first + 1, out - 1);
+        const T *a = w + first * in, *b = w + second * in;
+        float sum_a = 0, sum_b = 0;
+        for (int64_t i = 0; i < in; i++) {
+            sum_a += v[i] * widen(a[i]);
+            sum_b += v[i] * widen(b[i]);
+        }
+        narrow(bias ? sum_a + widen(bias[first]) : sum_a, y[first]);
+        narrow(bias ? sum_b + widen(bias[second]) : sum_b, y[second]);
+    }
+}
+
 // Store rows [T, kv_heads * dim] (row stride given) into the slots of the pool.
 template <typename T>
 void write_kv(const T* key, const T* value, int64_t stride, T* keys, T* values, const int64_t* slots, int64_t rows,
@@ -309,6 +330,9 @@ void write_kv(const T* key, const T* value, int64_t stride, T* keys, T* values, 
     extern "C" void write_kv_##suffix(const T* key, const T* value, int64_t stride, T* keys, T* values,                \
                                       const int64_t* slots, int64_t rows, int64_t size) {                              \
         write_kv(key, value, stride, keys, values, slots, rows, size);                                                 \
+    }                                                                                                                  \
+    extern "C" void single_row_##suffix(const T* x, const T* w, const T* bias, T* y, int64_t in, int64_t out) {        \
+        single_row(x, w, bias, y, in, out);                                                                            \
     }                                                                                                                  \
     extern "C" void paged_attention_##suffix(                                                                          \
         const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const int64_t* tables,           \

@@ -42,6 +42,7 @@ _SIGNATURES: Final = {
     "silu_mul": [_P, _P, _I, _I],
     "rotate": [_P, _I, _P, _P, _I, _I, _I],
     "write_kv": [_P, _P, _I, _P, _P, _P, _I, _I],
+    "single_row": [_P, _P, _P, _P, _I, _I],
     "paged_attention": [_P, _I, _P, _P, _P, _P, _I, _P, _P, _P, _I, _I, _I, _I, _I, _F, _I],
 }
 
@@ -132,6 +133,16 @@ class NativeOps:
             x.data_ptr(), x.stride(0), cosine.data_ptr(), sine.data_ptr(), rows, heads, dim
         )
         return x
+
+    def single_row(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Linear of one row. x: [..., in] with in elements in all; weight: [out, in]; bias: [out] -> [..., out]."""
+        size_out, size_in = weight.shape
+        out = x.new_empty(*x.shape[:-1], size_out)
+        added = None if bias is None else bias.data_ptr()
+        self._functions["single_row"](
+            x.data_ptr(), weight.data_ptr(), added, out.data_ptr(), size_in, size_out
+        )
+        return out
 
     def write_kv(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> None:
         """Store rows. key, value: [T, kv_heads, dim] of equal row stride; keys, values: the pool's; slots: [T]."""

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.paged import AttentionContext, Extras
+from engine.kernels.native import NativeOps
 from engine.kernels.reference import LayerOps
 from engine.model.packed import Linear, make_linear
 
@@ -33,18 +34,24 @@ class _Layer(NamedTuple):
 class LeanForward:
     """See engine.model.forward.Forward."""
 
-    def __init__(self, model: Any, extras: dict[int, Extras], ops: LayerOps) -> None:
-        """extras: what each layer's attention asked for when it was probed. Copies the weights it packs."""
+    def __init__(
+        self, model: Any, extras: dict[int, Extras], ops: LayerOps, single_row: NativeOps | None = None
+    ) -> None:
+        """extras: what each layer's attention asked for when it was probed. Copies the weights it packs.
+
+        single_row: the kernel for linears of one row, see PackedLinear; None leaves them to the packed ones.
+        """
         self._ops = ops
+        self.held_twice = single_row is not None
         config, base = model.config, model.model
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads
         self._eps = config.rms_norm_eps
         self._embedding = base.embed_tokens.weight.detach()  # [V, H]
         self._rotary = base.rotary_emb
-        self._layers = [_layer(layer, i, extras[i]) for i, layer in enumerate(base.layers)]
+        self._layers = [_layer(layer, i, extras[i], single_row) for i, layer in enumerate(base.layers)]
         self._norm = base.norm.weight.detach().float()
-        self._head = make_linear([model.lm_head])
+        self._head = make_linear([model.lm_head], single_row)
 
     @staticmethod
     def suits(model: Any) -> bool:
@@ -94,15 +101,15 @@ class LeanForward:
         return cos[0].float(), sin[0].float()
 
 
-def _layer(layer: Any, place: int, extras: Extras) -> _Layer:
+def _layer(layer: Any, place: int, extras: Extras, native: NativeOps | None) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return _Layer(
         place=place,
         norm_in=layer.input_layernorm.weight.detach().float(),
-        qkv=make_linear([attention.q_proj, attention.k_proj, attention.v_proj]),
-        out=make_linear([attention.o_proj]),
+        qkv=make_linear([attention.q_proj, attention.k_proj, attention.v_proj], native),
+        out=make_linear([attention.o_proj], native),
         norm_mid=layer.post_attention_layernorm.weight.detach().float(),
-        gate_up=make_linear([mlp.gate_proj, mlp.up_proj]),
-        down=make_linear([mlp.down_proj]),
+        gate_up=make_linear([mlp.gate_proj, mlp.up_proj], native),
+        down=make_linear([mlp.down_proj], native),
         extras=extras,
     )

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.kernels.native import NativeOps
+
 _FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
@@ -20,16 +22,24 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 class PackedLinear(nn.Module):
-    """y = x W^T + b with a packed W."""
+    """y = x W^T + b with a packed W.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    With `native`, W is also kept as it was, and a single row goes through the kernel that reads it at memory speed:
+    oneDNN takes half as long again. That costs the memory of a second copy.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, native: NativeOps | None = None) -> None:
         super().__init__()
+        self._native = native
+        self._plain = None if native is None else weight.detach().contiguous()
         self.out_features, self.in_features = weight.shape
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8)  # noqa: SLF001
         self._bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
+        if self._native is not None and self._plain is not None and x.numel() == self.in_features:
+            return self._native.single_row(x.contiguous(), self._plain, self._bias)
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")  # type: ignore[no-any-return]  # noqa: SLF001
 
 
@@ -49,14 +59,19 @@ class PlainLinear(nn.Module):
 Linear = Callable[[Tensor], Tensor]
 
 
-def make_linear(linears: Sequence[nn.Linear]) -> Linear:
-    """Linears of one input as one product, their outputs one after another; packed where the machine can."""
+def make_linear(linears: Sequence[nn.Linear], native: NativeOps | None = None) -> Linear:
+    """Linears of one input as one product, their outputs one after another; packed where the machine can.
+
+    native: see PackedLinear; without packing it has no say.
+    """
     weight: Tensor = linears[0].weight
     bias: Tensor | None = linears[0].bias
     if len(linears) > 1:
         weight = torch.cat([linear.weight for linear in linears])
         bias = None if bias is None else torch.cat([linear.bias for linear in linears])
-    return PackedLinear(weight, bias) if can_pack(weight.dtype, weight.device) else PlainLinear(weight, bias)
+    if not can_pack(weight.dtype, weight.device):
+        return PlainLinear(weight, bias)
+    return PackedLinear(weight, bias, native)
 
 
 class _Fused:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from engine.kv.memory import KVMemory, LayerShape
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.loader import load
+from engine.model.packed import PackedLinear, can_pack
 from tests.engine.conftest import MakeEngine, generate, request
 
 CPU = torch.device("cpu")
@@ -64,6 +66,29 @@ def test_add_rms_norm(ops: NativeOps, rows: int, size: int, with_delta: bool) ->
 def test_silu_mul(ops: NativeOps, rows: int, size: int) -> None:
     gate_up = (torch.randn(rows, 2 * size, generator=torch.Generator().manual_seed(1)) * 4).to(ops.dtype)
     close(ops.silu_mul(gate_up), TorchOps().silu_mul(gate_up))
+
+
+@compiled
+@pytest.mark.parametrize(("size_in", "size_out"), [(576, 960), (1536, 577), (13, 1)])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_a_linear_of_one_row(ops: NativeOps, size_in: int, size_out: int, with_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(1, size_in, generator=generator).to(ops.dtype)
+    weight = (torch.randn(size_out, size_in, generator=generator) * size_in**-0.5).to(ops.dtype)
+    bias = torch.randn(size_out, generator=generator).to(ops.dtype) if with_bias else None
+    close(ops.single_row(x, weight, bias), F.linear(x, weight, bias))
+
+
+@compiled
+@pytest.mark.skipif(
+    not can_pack(torch.bfloat16, CPU), reason="this processor has no packed bf16 kernels (needs AVX-512)"
+)
+def test_a_packed_linear_says_the_same_for_a_row_alone_and_in_company(library: Path) -> None:
+    linear = torch.nn.Linear(64, 96, dtype=torch.bfloat16)
+    packed = PackedLinear(linear.weight, linear.bias, NativeOps(library, torch.bfloat16))
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(5)).bfloat16()
+    with torch.inference_mode():
+        close(torch.cat([packed(row[None]) for row in rows]), packed(rows))
 
 
 @compiled
