@@ -67,6 +67,7 @@ def load(
     model = _weights(path, dtype).to(device).eval()
     found = probe(model)
     expected = plain_logits(model)
+    weight_bytes = _weight_bytes(model)  # before packing takes them out of the model
     native = _native(cache, dtype, device, say)
     forward, native = _forward(model, found, expected, native, say)
     text = config.get_text_config()
@@ -80,8 +81,7 @@ def load(
         max_context=int(text.max_position_embeddings),
         vocabulary=int(text.vocab_size),
         end_tokens=_end_tokens(model),
-        weight_bytes=_weight_bytes(model)
-        * (2 if native is not None and _twice(model, native) is not None else 1),
+        weight_bytes=weight_bytes * (2 if isinstance(forward, LeanForward) and forward.held_twice else 1),
     )
 
 
