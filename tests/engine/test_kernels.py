@@ -43,7 +43,7 @@ def ops(request: pytest.FixtureRequest, library: Path) -> NativeOps:
     return found
 
 
-def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+def check_close(got: torch.Tensor, wanted: torch.Tensor) -> None:
     size = wanted.float().abs().max().clamp(min=1.0)
     assert float((got.float() - wanted.float()).abs().max() / size) <= TOLERANCE[got.dtype]
 
@@ -57,7 +57,9 @@ def test_add_rms_norm(ops: NativeOps, rows: int, size: int, with_delta: bool) ->
     delta = torch.randn(rows, size, generator=generator).to(ops.dtype) if with_delta else None
     weight = torch.rand(size, generator=generator)
     mine, theirs = hidden.clone(), hidden.clone()
-    close(ops.add_rms_norm(mine, delta, weight, 1e-5), TorchOps().add_rms_norm(theirs, delta, weight, 1e-5))
+    check_close(
+        ops.add_rms_norm(mine, delta, weight, 1e-5), TorchOps().add_rms_norm(theirs, delta, weight, 1e-5)
+    )
     assert torch.equal(mine, theirs), "the residual stream itself is rounded alike"
 
 
@@ -65,7 +67,7 @@ def test_add_rms_norm(ops: NativeOps, rows: int, size: int, with_delta: bool) ->
 @pytest.mark.parametrize(("rows", "size"), [(1, 1536), (5, 13), (40, 1536)])
 def test_silu_mul(ops: NativeOps, rows: int, size: int) -> None:
     gate_up = (torch.randn(rows, 2 * size, generator=torch.Generator().manual_seed(1)) * 4).to(ops.dtype)
-    close(ops.silu_mul(gate_up), TorchOps().silu_mul(gate_up))
+    check_close(ops.silu_mul(gate_up), TorchOps().silu_mul(gate_up))
 
 
 @compiled
@@ -76,7 +78,7 @@ def test_a_linear_of_one_row(ops: NativeOps, size_in: int, size_out: int, with_b
     x = torch.randn(1, size_in, generator=generator).to(ops.dtype)
     weight = (torch.randn(size_out, size_in, generator=generator) * size_in**-0.5).to(ops.dtype)
     bias = torch.randn(size_out, generator=generator).to(ops.dtype) if with_bias else None
-    close(ops.single_row(x, weight, bias), F.linear(x, weight, bias))
+    check_close(ops.single_row(x, weight, bias), F.linear(x, weight, bias))
 
 
 @compiled
@@ -88,7 +90,7 @@ def test_a_packed_linear_says_the_same_for_a_row_alone_and_in_company(library: P
     packed = PackedLinear(linear.weight, linear.bias, NativeOps(library, torch.bfloat16))
     rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(5)).bfloat16()
     with torch.inference_mode():
-        close(torch.cat([packed(row[None]) for row in rows]), packed(rows))
+        check_close(torch.cat([packed(row[None]) for row in rows]), packed(rows))
 
 
 @compiled
@@ -112,7 +114,7 @@ def test_rotate_in_place_on_strided_rows(ops: NativeOps) -> None:
     angles = torch.rand(6, 16, generator=torch.Generator().manual_seed(3)) * 6
     wanted = TorchOps().rotate(rows[:, :3].clone(), angles.cos(), angles.sin())
     kept = rows[:, 3:].clone()
-    close(ops.rotate(rows[:, :3], angles.cos(), angles.sin()), wanted)
+    check_close(ops.rotate(rows[:, :3], angles.cos(), angles.sin()), wanted)
     assert torch.equal(rows[:, 3:], kept)
 
 
@@ -142,7 +144,7 @@ def test_attention_over_ragged_spans_equals_torch(ops: NativeOps, data: st.DataO
     extras = Extras(scaling=dim**-0.5, window=window)
     mine = NativePagedAttention(ops, memory, batch).attend(0, q, k, v, extras)
     theirs = PagedAttention(memory, batch).attend(0, q, k, v, extras)
-    close(mine, theirs)
+    check_close(mine, theirs)
 
 
 @compiled

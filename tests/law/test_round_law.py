@@ -46,7 +46,7 @@ def target_joint(p: TreeOfLaws, k: int, vocabulary: int) -> dict[tuple[int, ...]
     return extended({(): 1.0}, p, k, vocabulary)
 
 
-def assert_same(got: dict[tuple[int, ...], float], wanted: dict[tuple[int, ...], float]) -> None:
+def check_same(got: dict[tuple[int, ...], float], wanted: dict[tuple[int, ...], float]) -> None:
     assert got.keys() <= wanted.keys()
     for outcome, mass in wanted.items():
         assert got.get(outcome, 0.0) == pytest.approx(mass, abs=1e-12)
@@ -60,7 +60,7 @@ def test_a_round_followed_by_the_target_has_the_targets_joint_law(
     rng = np.random.default_rng([vocabulary, k])
     p, q = tree(rng, vocabulary, k, processor), tree(rng, vocabulary, k, processor)
     got = extended(round_law(p, q, k, vocabulary), p, k, vocabulary)
-    assert_same(got, target_joint(p, k, vocabulary))
+    check_same(got, target_joint(p, k, vocabulary))
 
 
 @pytest.mark.parametrize("processor", PROCESSORS.values(), ids=PROCESSORS.keys())
@@ -70,7 +70,7 @@ def test_a_certain_draft_changes_nothing_either(processor: dict[str, float]) -> 
     rng = np.random.default_rng(7)
     p = tree(rng, vocabulary, k, processor)
     q = {prefix: one_hot(int(rng.integers(vocabulary)), vocabulary) for prefix in p}
-    assert_same(extended(round_law(p, q, k, vocabulary), p, k, vocabulary), target_joint(p, k, vocabulary))
+    check_same(extended(round_law(p, q, k, vocabulary), p, k, vocabulary), target_joint(p, k, vocabulary))
 
 
 def test_a_draft_that_is_the_target_is_always_accepted() -> None:
@@ -98,7 +98,7 @@ def test_verify_certain_has_the_law_of_rejection_with_a_one_hot_q(draft: tuple[i
         accepted, token = law.verify_certain([p[draft[:j]] for j in range(k + 1)], draft, sample)
         outcome = (*draft[:accepted], token)
         counted[outcome] = counted.get(outcome, 0.0) + grid ** -(k + 1)
-    assert_same(counted, {**dict.fromkeys(counted, 0.0), **round_law(p, q, k, vocabulary)})
+    check_same(counted, {**dict.fromkeys(counted, 0.0), **round_law(p, q, k, vocabulary)})
 
 
 def test_verify_chain_has_the_law_that_round_law_says() -> None:
