@@ -31,6 +31,10 @@ class Span(NamedTuple):
         """Position after the last one: the number of keys that the last row attends to."""
         return self.start + len(self.tokens)
 
+    def blocks(self, block_size: int) -> list[int]:
+        """The blocks that hold the keys up to `end`."""
+        return self.table.blocks[: -(-self.end // block_size)]
+
 
 @dataclass(frozen=True, slots=True)
 class RaggedBatch:

@@ -54,7 +54,7 @@ class NativePagedAttention:
         short = [i for i, span in enumerate(spans) if len(span.tokens) <= PREFILL_ROWS]
         if short:
             self._short = NativeSpans(
-                tables=[spans[i].table.blocks[: -(-spans[i].end // size)] for i in short],
+                tables=[spans[i].blocks(size) for i in short],
                 first_row=[starts[i] for i in short],
                 rows=[len(spans[i].tokens) for i in short],
                 end=[spans[i].end for i in short],

@@ -9,7 +9,7 @@ A padded row repeats row 0 (so that no row is masked whole) and its result is dr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -72,26 +72,26 @@ def plan_attention(batch: RaggedBatch, block_size: int) -> AttentionPlan:
     for members in _grouped(batch.spans):
         spans = [batch.spans[i] for i in members]
         depth = max(len(span.tokens) for span in spans)  # R
-        blocks = max(-(-span.end // block_size) for span in spans)  # N
+        blocks = [span.blocks(block_size) for span in spans]
         rows = [_padded_rows(starts[i], len(batch.spans[i].tokens), depth) for i in members]
         for i, own in zip(members, rows, strict=True):
             for row in range(len(batch.spans[i].tokens)):
                 unpad[starts[i] + row] = len(padded) + row
             padded += own
-        table = torch.tensor([_padded_blocks(span, blocks, block_size) for span in spans], device=device)
+        table = torch.tensor(_padded_blocks(blocks), device=device)
         index = torch.tensor(rows, device=device)
         groups.append(Group(index.flatten(), table, batch.positions[0][index]))
-    if padded == list(range(batch.rows)):  # plain decoding: nothing is padded, nothing moves
-        whole = Group(None, groups[0].blocks, groups[0].positions) if len(groups) == 1 else None
-        return AttentionPlan((whole,) if whole else tuple(groups), None)
-    return AttentionPlan(tuple(groups), torch.tensor(unpad, device=device))
+    if padded != list(range(batch.rows)):
+        return AttentionPlan(tuple(groups), torch.tensor(unpad, device=device))
+    if len(groups) == 1:  # plain decoding: nothing is padded, nothing moves
+        groups = [replace(groups[0], rows=None)]
+    return AttentionPlan(tuple(groups), None)
 
 
 def single_group(span: Span, start: int, block_size: int) -> Group:
     """A group of one span whose packed rows begin at `start`."""
     rows = torch.arange(start, start + len(span.tokens))
-    blocks = torch.tensor([_padded_blocks(span, -(-span.end // block_size), block_size)])
-    return Group(rows, blocks, torch.arange(span.start, span.end)[None])
+    return Group(rows, torch.tensor([span.blocks(block_size)]), torch.arange(span.start, span.end)[None])
 
 
 def offsets(spans: Sequence[Span]) -> list[int]:
@@ -119,6 +119,7 @@ def _padded_rows(offset: int, length: int, depth: int) -> list[int]:
     return [*range(offset, offset + length), *[offset] * (depth - length)]
 
 
-def _padded_blocks(span: Span, count: int, block_size: int) -> list[int]:
-    held = span.table.blocks[: -(-span.end // block_size)]
-    return held + held[:1] * (count - len(held))
+def _padded_blocks(held: Sequence[list[int]]) -> list[list[int]]:
+    """Each row filled up to the longest with its own first block, whose keys there are masked."""
+    longest = max(map(len, held))  # N
+    return [blocks + blocks[:1] * (longest - len(blocks)) for blocks in held]

@@ -16,10 +16,6 @@ class Draft(NamedTuple):
         None  # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
     )
 
-    def probability(self, at: int) -> float:
-        """q of the token drafted at a position."""
-        return 1.0 if self.probs is None else float(self.probs[at, self.tokens[at]])
-
 
 NO_DRAFT = Draft([])
 

@@ -111,8 +111,8 @@ def _accepted(p: Laws, claims: dict[int, Claim], rows: Sequence[range]) -> dict[
     for (i, j), coin in zip(drafted, coins, strict=True):
         if accepted[i] != j:
             continue  # behind the first rejection: not examined
-        draft = claims[i].draft
-        p_token, q_token = float(p[rows[i][j]][draft.tokens[j]]), draft.probability(j)
+        token = claims[i].draft.tokens[j]
+        p_token, q_token = float(p[rows[i][j]][token]), float(_law_of(claims[i].draft, j)[token])
         # coin < p/q, written without the division so that q = 0 rejects
         if q_token > 0 and coin * q_token < p_token:
             accepted[i] = j + 1
@@ -121,9 +121,14 @@ def _accepted(p: Laws, claims: dict[int, Claim], rows: Sequence[range]) -> dict[
 
 def _residual(p: Tensor, draft: Draft, at: int) -> Tensor:
     """max(p - q, 0), not normalised: [V]."""
-    assert draft.probs is not None, "certain drafts are decided by matching"
-    rest = (p - draft.probs[at]).clamp_(min=0.0)
+    rest = (p - _law_of(draft, at)).clamp_(min=0.0)
     return rest if rest.sum() > 0 else p  # p = q to the last bit: any law of the recovered token is right
+
+
+def _law_of(draft: Draft, at: int) -> Tensor:
+    """q at a drafted position: [V]."""
+    assert draft.probs is not None, "certain drafts are decided by matching"
+    return draft.probs[at]
 
 
 def _laws(logits: Tensor, wanted: Sequence[tuple[int, SamplingParams]]) -> Laws:
