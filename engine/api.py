@@ -15,21 +15,58 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftKind = Literal["none", "ngram", "layer-skip"]
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What the text must conform to."""
+
+    kind: Literal["json_schema", "json_object", "regex", "choice", "lark"]
+    text: str = ""
+    """The schema as JSON, the regular expression, the choices as a JSON list, or the Lark grammar; empty for any
+    JSON object."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are drawn from the target's rows."""
+    """How tokens are drawn from the target's rows.
+
+    A row is edited first (bias, allowed and banned tokens, minimum length, grammar, penalties, in this order) and cut
+    afterwards (temperature, min-p, top-k, top-p, in this order). `engine.verify.law` says how, exactly.
+    """
 
     max_tokens: int
+    min_tokens: int = 0
+    """No end of sequence and no stop token before so many tokens were generated; stop strings do not count as one."""
     temperature: float = 1.0
     """0 is greedy."""
+    min_p: float = 0.0
+    """Keep tokens with at least this share of the likeliest one's probability, in [0, 1]."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of tokens whose probability reaches this, in (0, 1]."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes tokens of prompt and text less likely: positive logits are divided by it, others multiplied."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that the text has; the prompt does not count."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit as often as the text has it; the prompt does not count."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these tokens."""
+    allowed_tokens: tuple[int, ...] | None = None
+    """Only these can be drawn; None allows all."""
+    banned_tokens: tuple[int, ...] = ()
+    """These cannot be drawn."""
     seed: int = 0
     """Draws are keyed by (seed, position) and so do not depend on who shares the batch."""
     stop: tuple[str, ...] = ()
-    """Strings that end the text; the text is cut before them."""
+    """Strings that end the text; the text is cut before them, or behind them with `include_stop`."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end the text as the model's own end-of-sequence tokens do, `ignore_eos` or not."""
+    include_stop: bool = False
     ignore_eos: bool = False
+    logprobs: int | None = None
+    """So many of the likeliest tokens' logprobs with each generated token's own; None for none at all."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens; such a request is not speculated for."""
+    grammar: Grammar | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +75,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     prompt: list[int]
     sampling: SamplingParams
+    n: int = 1
+    """So many texts, each with a seed of its own; the first one's is the seed given."""
     speculate: bool = True
     k: int | None = None
     """Draft length asked for by the request; None leaves it to the policy. Caps by load still hold."""
@@ -60,14 +99,37 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds with a draft, by who drafted."""
     prompt_tokens: int
     tokens: int
+    cached_tokens: int = 0
+    """Of the prompt: tokens whose keys and values were found in the prefix cache."""
+    not_speculated: str | None = None
+    """Why the request was never speculated for, where it is the request's own doing."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms of probabilities at one position: of the target's row as edited, at the request's
+    temperature (at 1 for greedy requests), before any cut.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    """1 for the likeliest."""
+    top: list[tuple[int, float]]
+    """(token, logprob) of the likeliest, falling."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step did for one request. The last output of a request carries `finish` and `report`."""
+    """What one step did for one text of a request. The last output of a text carries `finish` and `report`."""
 
     id: str
+    index: int = 0
+    """Which of the request's n texts."""
     tokens: list[int]
     """Newly committed tokens; with a stop string, up to and including the token that completes it."""
+    logprobs: list[TokenLogprob] | None = None
+    """One for each of `tokens`, if asked for."""
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    """With the first output of text 0: one for each token of the prompt, None for the first, which follows nothing."""
     finish: FinishReason | None = None
     error: str | None = None
     """With finish = "error": a sentence for the user."""

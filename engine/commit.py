@@ -38,9 +38,9 @@ def _cut(
     for kept, token in enumerate(tokens, start=1):
         if token in end_tokens:
             return kept, "stop"
-        if sequence.text is not None:
-            sequence.text.push([token])
-            if sequence.text.stopped:
+        if sequence.stream is not None:
+            sequence.stream.push([token])
+            if sequence.stream.stopped:
                 return kept, "stop"
         if kept == sequence.remaining:
             return kept, "length"

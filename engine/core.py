@@ -129,10 +129,10 @@ class Engine:
         if reason:
             self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
             return
-        text = None
+        stream = None
         if request.sampling.stop and self._tokenizer is not None:
-            text = TextStream(self._tokenizer, request.sampling.stop, request.prompt)
-        self.scheduler.add(Sequence(request, self.pool, text))
+            stream = TextStream(self._tokenizer, request.sampling.stop, request.prompt)
+        self.scheduler.add(Sequence(request, self.pool, stream))
 
     def cancel(self, request: str) -> None:
         """End a request; the next step says so. Unknown ids are ignored."""
@@ -224,7 +224,7 @@ class Engine:
         if batch.rows == 0:
             return []
         logits = self._runner.run(self._loaded.forward, batch)
-        return verify(logits, [Claim(draft, s.sampling, len(s.tokens)) for s, draft in work])
+        return verify(logits, [Claim(draft, s.sampling, s.request.prompt, s.text) for s, draft in work])
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
         """Take the verdicts into the sequences; roll back what was rejected."""
@@ -245,7 +245,7 @@ class Engine:
         """Count the rounds and let the policy learn from them."""
         rounds = []
         for sequence, decision, draft, ending in zip(decodes, decisions, drafts, endings, strict=False):
-            proposer = self._proposer.name if decision.k > 0 else "none"
+            proposer = draft.proposer or (self._proposer.name if decision.k > 0 else "none")
             drafted = len(draft.tokens)
             sequence.tally.add(decision.k, proposer, drafted, ending.examined, ending.accepted)
             rounds.append(

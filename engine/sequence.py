@@ -15,11 +15,11 @@ class Sequence:
     sequence that decodes has `table.committed == len(tokens) - 1`; one in prefill has less.
     """
 
-    def __init__(self, request: Request, pool: BlockPool, text: TextStream | None) -> None:
+    def __init__(self, request: Request, pool: BlockPool, stream: TextStream | None) -> None:
         self.request = request
         self.tokens = list(request.prompt)
         self.table = BlockTable(pool)
-        self.text = text  # only with stop strings: they are found in text, not in tokens
+        self.stream = stream  # only with stop strings: they are found in text, not in tokens
         self.tally = Tally()
 
     @property
@@ -33,8 +33,13 @@ class Sequence:
         return self.request.sampling
 
     @property
-    def generated(self) -> int:
+    def text(self) -> list[int]:
         """Tokens generated so far."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def generated(self) -> int:
+        """Their number."""
         return len(self.tokens) - len(self.request.prompt)
 
     @property

@@ -12,9 +12,10 @@ class Draft(NamedTuple):
     """Guessed tokens for one request. Frozen: stages hand it on."""
 
     tokens: list[int]
-    probs: Tensor | None = (
-        None  # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
-    )
+    # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
+    probs: Tensor | None = None
+    # who guessed, where it was not the engine's proposer
+    proposer: str | None = None
 
 
 NO_DRAFT = Draft([])

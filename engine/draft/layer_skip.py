@@ -18,6 +18,7 @@ from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
+from engine.sampling.rows import Row, edit
 from engine.verify.draw import draw
 
 
@@ -71,6 +72,11 @@ class LayerSkipProposer:
         self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]
     ) -> None:
         """Append one token to each draft, and its law where the request samples. logits: [B, V]."""
+        rows = [
+            Row(ask.sequence.sampling, ask.sequence.request.prompt, ask.sequence.text, drafted)
+            for ask, drafted in zip(asks, tokens, strict=True)
+        ]
+        logits = edit(logits, rows)
         top = logits.argmax(dim=-1).tolist()
         sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]
         for i, ask in enumerate(asks):

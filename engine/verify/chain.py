@@ -19,6 +19,7 @@ from engine.api import SamplingParams
 from engine.draft.base import Draft
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
+from engine.sampling.rows import Row, edit
 from engine.verify.draw import draw
 
 
@@ -28,7 +29,28 @@ class Claim:
 
     draft: Draft
     sampling: SamplingParams
-    position: int  # of the first token that this round commits, counted from the prompt's start
+    prompt: Sequence[int]
+    text: Sequence[int] = ()  # generated and committed before this round
+    allowed: Tensor | None = None  # [k + 1, ceil(V / 32)] int32, what a grammar allows at each row
+
+    @property
+    def position(self) -> int:
+        """Of the first token that this round commits, counted from the prompt's start."""
+        return len(self.prompt) + len(self.text)
+
+    def rows(self) -> list[Row]:
+        """What each of the k + 1 rows follows."""
+        drafted = self.draft.tokens
+        return [
+            Row(
+                self.sampling,
+                self.prompt,
+                self.text,
+                drafted[:j],
+                None if self.allowed is None else self.allowed[j],
+            )
+            for j in range(len(drafted) + 1)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +72,9 @@ def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
     """
     starts = np.cumsum([0] + [len(claim.draft.tokens) + 1 for claim in claims])
     rows = [range(int(start), int(end)) for start, end in pairwise(starts)]
-    best, argmax = logits.max(dim=-1)
-    finite = best.isfinite().tolist()
-    said = argmax.tolist()
+    finite = logits.max(dim=-1).values.isfinite().tolist()  # before edits: a ban is no fault
+    logits = edit(logits, [row for claim in claims for row in claim.rows()])
+    said = logits.argmax(dim=-1).tolist()
     sampled = [
         i for i, c in enumerate(claims) if c.sampling.temperature > 0 and all(finite[r] for r in rows[i])
     ]

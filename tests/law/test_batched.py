@@ -51,7 +51,7 @@ def test_a_ragged_batch_is_decided_as_each_request_alone_by_the_reference(data: 
             Claim(
                 _draft(rng, rows[:k], params, certain=data.draw(st.booleans())),
                 params,
-                int(rng.integers(500)),
+                prompt=[0] * int(rng.integers(500)),
             )
         )
         blocks.append(rows)
@@ -100,7 +100,7 @@ def test_a_coin_just_below_one_draws_a_token_that_exists() -> None:
 
 
 def test_a_row_that_is_not_a_number_decides_nothing() -> None:
-    claim = Claim(Draft([1]), SamplingParams(max_tokens=4, temperature=0), 3)
+    claim = Claim(Draft([1]), SamplingParams(max_tokens=4, temperature=0), [0, 1, 2])
     logits = torch.zeros(2, 8)
     logits[1, 3] = torch.nan
     (verdict,) = verify(logits, [claim])
@@ -132,7 +132,7 @@ def test_statistics_agree_with_the_law_over_many_seeds() -> None:
     drafts = rng.choice(4, size=n, p=q)
     probs = torch.from_numpy(q.astype(np.float32))[None]
     claims = [
-        Claim(Draft([int(token)], probs), SamplingParams(max_tokens=4, temperature=1.0, seed=seed), 0)
+        Claim(Draft([int(token)], probs), SamplingParams(max_tokens=4, temperature=1.0, seed=seed), [])
         for seed, token in enumerate(drafts)
     ]
     verdicts = verify(torch.from_numpy(rows).repeat(n, 1), claims)
