@@ -27,13 +27,14 @@ class Grammar(msgspec.Struct, frozen=True):
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are drawn from the target's rows.
 
-    A row is edited first (bias, allowed and banned tokens, minimum length, grammar, penalties, in this order) and cut
+    A row is edited first (bias, allowed and banned tokens, grammar, minimum length, penalties, in this order) and cut
     afterwards (temperature, min-p, top-k, top-p, in this order). `engine.verify.law` says how, exactly.
     """
 
     max_tokens: int
     min_tokens: int = 0
-    """No end of sequence and no stop token before so many tokens were generated; stop strings do not count as one."""
+    """No end of sequence and no stop token before so many tokens were generated, unless nothing else is left to draw.
+    A stop string ends the text only if a later token completes it."""
     temperature: float = 1.0
     """0 is greedy."""
     min_p: float = 0.0
@@ -49,7 +50,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit as often as the text has it; the prompt does not count."""
     logit_bias: dict[int, float] = {}
-    """Added to the logits of these tokens."""
+    """Added to the logits of these tokens; -inf bans one."""
     allowed_tokens: tuple[int, ...] | None = None
     """Only these can be drawn; None allows all."""
     banned_tokens: tuple[int, ...] = ()
@@ -59,7 +60,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     """Strings that end the text; the text is cut before them, or behind them with `include_stop`."""
     stop_tokens: tuple[int, ...] = ()
-    """Tokens that end the text as the model's own end-of-sequence tokens do, `ignore_eos` or not."""
+    """Tokens that end the text as the model's own end-of-sequence tokens do, `ignore_eos` or not. Such a token counts
+    as generated; its text is left out, unless `include_stop`."""
     include_stop: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None

@@ -1,10 +1,9 @@
 """How much of a verified round becomes text: the first end of sequence, stop string or length limit cuts it."""
 
-from collections.abc import Collection
 from collections.abc import Sequence as Tokens
 from typing import NamedTuple
 
-from engine.api import FinishReason
+from engine.api import FinishReason, TokenLogprob
 from engine.draft.base import Draft
 from engine.sequence import Sequence
 from engine.verify.chain import Verdict
@@ -18,25 +17,27 @@ class Ending(NamedTuple):
     accepted: int
     finish: FinishReason | None = None
     error: str | None = None
+    refused: bool = False  # with an error: see Output
+    logprobs: list[TokenLogprob] | None = None  # one for each of `tokens`, if asked for
 
 
-def settle(sequence: Sequence, draft: Draft, verdict: Verdict, end_tokens: Collection[int]) -> Ending:
+def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
     """Cut a verdict's tokens at the sequence's end. Feeds the sequence's stop-string finder; changes nothing else."""
     if verdict.fault is not None:
-        return Ending([], 0, 0, "error", verdict.fault)
+        return Ending([], 0, 0, "error", verdict.fault, refused=verdict.refused)
     tokens = [*draft.tokens[: verdict.accepted], verdict.token]
-    kept, finish = _cut(sequence, tokens, () if sequence.sampling.ignore_eos else end_tokens)
+    kept, finish = _cut(sequence, tokens)
+    logprobs = None if verdict.logprobs is None else verdict.logprobs[:kept]
     if kept < len(tokens):
-        return Ending(tokens[:kept], min(kept, verdict.examined), min(kept, verdict.accepted), finish)
-    return Ending(tokens, verdict.examined, verdict.accepted, finish)
+        examined, accepted = min(kept, verdict.examined), min(kept, verdict.accepted)
+        return Ending(tokens[:kept], examined, accepted, finish, logprobs=logprobs)
+    return Ending(tokens, verdict.examined, verdict.accepted, finish, logprobs=logprobs)
 
 
-def _cut(
-    sequence: Sequence, tokens: Tokens[int], end_tokens: Collection[int]
-) -> tuple[int, FinishReason | None]:
+def _cut(sequence: Sequence, tokens: Tokens[int]) -> tuple[int, FinishReason | None]:
     """(how many tokens stay, why the sequence ends with them)."""
     for kept, token in enumerate(tokens, start=1):
-        if token in end_tokens:
+        if token in sequence.ends:
             return kept, "stop"
         if sequence.stream is not None:
             sequence.stream.push([token])

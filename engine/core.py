@@ -12,12 +12,12 @@ from tokenizers import Tokenizer
 from engine.admission import Limits, refusal
 from engine.api import (
     DraftSettings,
-    FinishReason,
     KVUsage,
     Launch,
     Output,
     PhaseSeconds,
     Request,
+    RequestReport,
     Round,
     StepReport,
 )
@@ -29,6 +29,7 @@ from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
+from engine.prompt_logprobs import judge_prompts
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.text import TextStream
@@ -131,14 +132,14 @@ class Engine:
             return
         stream = None
         if request.sampling.stop and self._tokenizer is not None:
-            stream = TextStream(self._tokenizer, request.sampling.stop, request.prompt)
-        self.scheduler.add(Sequence(request, self.pool, stream))
+            stream = TextStream.of(self._tokenizer, request)
+        self.scheduler.add(Sequence(request, self.pool, stream, self._loaded.end_tokens))
 
     def cancel(self, request: str) -> None:
         """End a request; the next step says so. Unknown ids are ignored."""
         sequence = self.scheduler.find(request)
         if sequence is not None:
-            self._outbox.append(self._end(sequence, [], "cancelled"))
+            self._outbox.append(self._end(sequence, Ending([], 0, 0, "cancelled")))
 
     def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
@@ -156,7 +157,7 @@ class Engine:
         drafts = self._draft(schedule.decodes, decisions)
         drafted = watch.lap()
         batch, work = self._pack(schedule, drafts)
-        verdicts = self._verify(batch, work)
+        verdicts = self._verify(schedule, batch, work)
         verified = watch.lap()
         endings = self._commit(schedule, work, verdicts)
         rounds = self._observe(schedule.decodes, decisions, drafts, endings)
@@ -215,16 +216,17 @@ class Engine:
         for sequence, rows in schedule.chunks:
             sequence.table.reserve(sequence.table.committed + rows)
             ends = rows == sequence.uncomputed
-            spans.append(_rows(sequence, rows, [], logits=int(ends)))
+            spans.append(_rows(sequence, rows, [], logits=rows if sequence.unjudged else int(ends)))
             if ends:
                 work.append(Work(sequence, NO_DRAFT))
         return pack(spans, self._device), work
 
-    def _verify(self, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
+    def _verify(self, schedule: Schedule, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
         if batch.rows == 0:
             return []
-        logits = self._runner.run(self._loaded.forward, batch)
-        return verify(logits, [Claim(draft, s.sampling, s.request.prompt, s.text) for s, draft in work])
+        logits = judge_prompts(schedule, batch, self._runner.run(self._loaded.forward, batch))
+        claims = [Claim(draft, s.sampling, s.request.prompt, s.text, edits=s.edits) for s, draft in work]
+        return verify(logits, claims)
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
         """Take the verdicts into the sequences; roll back what was rejected."""
@@ -232,8 +234,8 @@ class Engine:
             sequence.table.commit(sequence.table.committed + rows)
         endings = []
         for (sequence, draft), verdict in zip(work, verdicts, strict=True):
-            ending = settle(sequence, draft, verdict, self._loaded.end_tokens)
-            sequence.tokens += ending.tokens
+            ending = settle(sequence, draft, verdict)
+            sequence.extend(ending.tokens)
             if ending.tokens:
                 sequence.table.commit(len(sequence.tokens) - 1)
             endings.append(ending)
@@ -268,21 +270,33 @@ class Engine:
         """What the requests are told, those refused or cancelled since the last step included."""
         outputs, self._outbox = self._outbox, []
         for (sequence, _), ending in zip(work, endings, strict=True):
-            if ending.finish is None:
-                outputs.append(Output(id=sequence.id, tokens=ending.tokens))
-            else:
-                outputs.append(self._end(sequence, ending.tokens, ending.finish, ending.error))
+            outputs.append(
+                _output(sequence, ending) if ending.finish is None else self._end(sequence, ending)
+            )
         return outputs
 
-    def _end(
-        self, sequence: Sequence, tokens: list[int], finish: FinishReason, error: str | None = None
-    ) -> Output:
-        if finish == "error":
+    def _end(self, sequence: Sequence, ending: Ending) -> Output:
+        if ending.finish == "error":
             self._memory.clear(sequence.table.blocks)
         self.scheduler.remove(sequence)
         self.policy.forget(sequence.id)
         self._proposer.forget(sequence.id)
-        return Output(id=sequence.id, tokens=tokens, finish=finish, error=error, report=sequence.report())
+        return _output(sequence, ending, sequence.report())
+
+
+def _output(sequence: Sequence, ending: Ending, report: RequestReport | None = None) -> Output:
+    """What the step's ending adds; it is in the sequence's text already."""
+    first = sequence.generated == len(ending.tokens) and not sequence.unjudged
+    return Output(
+        id=sequence.id,
+        tokens=ending.tokens,
+        logprobs=ending.logprobs,
+        prompt_logprobs=sequence.prompt_logprobs if first else None,
+        finish=ending.finish,
+        error=ending.error,
+        refused=ending.refused,
+        report=report,
+    )
 
 
 def _view(sequence: Sequence) -> RequestView:
@@ -293,7 +307,7 @@ def _view(sequence: Sequence) -> RequestView:
         tenant=request.tenant,
         remaining_tokens=sequence.remaining,
         context_tokens=len(sequence.tokens),
-        speculate=request.speculate,
+        speculate=request.speculate and request.sampling.prompt_logprobs is None,
         fixed_k=request.k,
     )
 

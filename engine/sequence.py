@@ -1,10 +1,15 @@
 """A request while the engine works on it."""
 
 from collections import Counter
+from collections.abc import Collection
+from collections.abc import Sequence as Tokens
 
-from engine.api import Request, RequestReport, SamplingParams
+from msgspec import structs
+
+from engine.api import Request, RequestReport, SamplingParams, TokenLogprob
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
+from engine.sampling.edits import Edits
 from engine.text import TextStream
 
 
@@ -15,12 +20,25 @@ class Sequence:
     sequence that decodes has `table.committed == len(tokens) - 1`; one in prefill has less.
     """
 
-    def __init__(self, request: Request, pool: BlockPool, stream: TextStream | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        pool: BlockPool,
+        stream: TextStream | None,
+        end_tokens: Collection[int] = frozenset(),
+    ) -> None:
+        """end_tokens: by which the model ends a text."""
         self.request = request
         self.tokens = list(request.prompt)
         self.table = BlockTable(pool)
         self.stream = stream  # only with stop strings: they are found in text, not in tokens
         self.tally = Tally()
+        self.edits = Edits(request.sampling, request.prompt, end_tokens)
+        own_ends = frozenset() if request.sampling.ignore_eos else frozenset(end_tokens)
+        self.ends = own_ends.union(request.sampling.stop_tokens)
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        if request.sampling.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
 
     @property
     def id(self) -> str:
@@ -52,13 +70,33 @@ class Sequence:
         """Tokens whose keys and values are missing, the pending one included: 1 when decoding."""
         return len(self.tokens) - self.table.committed
 
+    @property
+    def not_speculated(self) -> str | None:
+        """Why the request itself rules drafts out, if it does."""
+        if self.sampling.prompt_logprobs is not None:
+            return "prompt_logprobs was asked for: such requests are decoded without drafts"
+        if not self.request.speculate or self.request.k == 0:
+            return "the request asked not to be speculated for"
+        return None
+
+    @property
+    def unjudged(self) -> int:
+        """Tokens at the prompt's end whose logprobs were asked for and not found yet."""
+        return 0 if self.prompt_logprobs is None else len(self.request.prompt) - len(self.prompt_logprobs)
+
+    def extend(self, tokens: Tokens[int]) -> None:
+        """Append committed text."""
+        self.tokens += tokens
+        self.edits.extend(tokens)
+
     def worst_case(self) -> int:
         """Positions that this sequence can ever need: the last token is never computed."""
         return len(self.request.prompt) + self.sampling.max_tokens - 1
 
     def report(self) -> RequestReport:
         """What speculation did for this request so far."""
-        return self.tally.report(len(self.request.prompt), self.generated)
+        counted = self.tally.report(len(self.request.prompt), self.generated)
+        return structs.replace(counted, not_speculated=self.not_speculated)
 
 
 class Tally:

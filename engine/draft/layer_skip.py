@@ -72,10 +72,7 @@ class LayerSkipProposer:
         self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]
     ) -> None:
         """Append one token to each draft, and its law where the request samples. logits: [B, V]."""
-        rows = [
-            Row(ask.sequence.sampling, ask.sequence.request.prompt, ask.sequence.text, drafted)
-            for ask, drafted in zip(asks, tokens, strict=True)
-        ]
+        rows = [Row(ask.sequence.edits, drafted) for ask, drafted in zip(asks, tokens, strict=True)]
         logits = edit(logits, rows)
         top = logits.argmax(dim=-1).tolist()
         sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]

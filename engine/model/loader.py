@@ -183,4 +183,6 @@ def _end_tokens(model: Any) -> frozenset[int]:
         found = model.config.get_text_config().eos_token_id
     if found is None:
         return frozenset()
-    return frozenset([found] if isinstance(found, int) else found)
+    listed = [found] if isinstance(found, int) else found
+    # some configs name ends that the vocabulary lacks: they are never drawn, and must not be looked up
+    return frozenset(token for token in listed if 0 <= token < model.config.get_text_config().vocab_size)

@@ -9,7 +9,7 @@ from engine.api import SamplingParams
 
 _CANDIDATES = 256
 _ALL = 2**31  # beyond any vocabulary; a larger top_k would not fit an int64
-_COLDEST = 1e-30  # float32 holds no temperature much below, and the law is the argmax long before
+COLDEST = 1e-30  # float32 holds no temperature much below, and the law is the argmax long before
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class RowParams:
     """Sampling parameters of N rows, as columns."""
 
     temperature: Tensor  # [N] float32, > 0
+    min_p: Tensor  # [N] float32, 0 keeps all
     top_k: Tensor  # [N] int64, 0 keeps all
     top_p: Tensor  # [N] float32
 
@@ -25,19 +26,28 @@ class RowParams:
         """One row per entry; all must sample (temperature above 0)."""
         return cls(
             torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
+            torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
             torch.tensor([min(p.top_k, _ALL) for p in params], dtype=torch.int64, device=device),
             torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
         )
 
 
 def probabilities(logits: Tensor, params: RowParams) -> Tensor:
-    """[N, V] logits -> [N, V] float32 probabilities: temperature, then top-k, then top-p, each row by its own."""
+    """[N, V] logits -> [N, V] float32 probabilities: temperature, min-p, top-k, top-p, each row by its own."""
     wide = logits.float()
     # the maximum first: dividing it by a tiny temperature would overflow
-    scaled = (wide - wide.amax(dim=-1, keepdim=True)) / params.temperature[:, None].clamp(min=_COLDEST)
+    scaled = (wide - wide.amax(dim=-1, keepdim=True)) / params.temperature[:, None].clamp(min=COLDEST)
+    _keep_min_p(scaled, params.min_p)
     _keep_top_k(scaled, params.top_k)
     probs = scaled.softmax(dim=-1)
     return _keep_top_p(probs, params.top_p)
+
+
+def _keep_min_p(scaled: Tensor, min_p: Tensor) -> None:
+    """In place: -inf below this share of the likeliest token's probability. scaled: each row's maximum is 0."""
+    rows = (min_p > 0).nonzero().squeeze(1)
+    if len(rows) > 0:
+        scaled[rows] = scaled[rows].masked_fill(scaled[rows] < min_p[rows].log()[:, None], -torch.inf)
 
 
 def _keep_top_k(scaled: Tensor, top_k: Tensor) -> None:

@@ -7,20 +7,24 @@ Rows are ragged: request i owns k_i + 1 rows of the target's logits, the last of
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.api import SamplingParams
+from engine.api import SamplingParams, TokenLogprob
 from engine.draft.base import Draft
+from engine.sampling.edits import Edits
+from engine.sampling.logprobs import at_temperature, logprobs
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
-from engine.sampling.rows import Row, edit
+from engine.sampling.rows import PLAIN, Row, edit
 from engine.verify.draw import draw
+
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,9 @@ class Claim:
     prompt: Sequence[int]
     text: Sequence[int] = ()  # generated and committed before this round
     allowed: Tensor | None = None  # [k + 1, ceil(V / 32)] int32, what a grammar allows at each row
+    edits: Edits | None = (
+        None  # kept from round to round; None: made of the above, without the model's end tokens
+    )
 
     @property
     def position(self) -> int:
@@ -41,14 +48,11 @@ class Claim:
     def rows(self) -> list[Row]:
         """What each of the k + 1 rows follows."""
         drafted = self.draft.tokens
+        edits = self.edits or Edits(self.sampling, self.prompt, text=self.text)
+        if edits.idle and self.allowed is None:
+            return [PLAIN] * (len(drafted) + 1)
         return [
-            Row(
-                self.sampling,
-                self.prompt,
-                self.text,
-                drafted[:j],
-                None if self.allowed is None else self.allowed[j],
-            )
+            Row(edits, drafted[:j], None if self.allowed is None else self.allowed[j])
             for j in range(len(drafted) + 1)
         ]
 
@@ -60,7 +64,19 @@ class Verdict:
     accepted: int
     examined: int
     token: int  # recovered if examined > accepted, else bonus
-    fault: str | None = None  # the target's rows are not numbers: nothing was decided
+    fault: str | None = None  # why nothing was decided
+    refused: bool = False  # with a fault: it lies in what the request asks for
+    logprobs: list[TokenLogprob] | None = None  # of the accepted tokens and the last one, if asked for
+
+
+_NOT_NUMBERS = Verdict(0, 0, 0, "the model returned values that are not finite numbers")
+_STUCK = Verdict(
+    0,
+    0,
+    0,
+    "no token is left to draw: what the request allows, bans, biases and its grammar exclude each other",
+    refused=True,
+)
 
 
 def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
@@ -73,7 +89,9 @@ def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
     starts = np.cumsum([0] + [len(claim.draft.tokens) + 1 for claim in claims])
     rows = [range(int(start), int(end)) for start, end in pairwise(starts)]
     finite = logits.max(dim=-1).values.isfinite().tolist()  # before edits: a ban is no fault
-    logits = edit(logits, [row for claim in claims for row in claim.rows()])
+    edited = edit(logits, [row for claim in claims for row in claim.rows()])
+    stuck = set() if edited is logits else _stuck(edited)
+    logits = edited
     said = logits.argmax(dim=-1).tolist()
     sampled = [
         i for i, c in enumerate(claims) if c.sampling.temperature > 0 and all(finite[r] for r in rows[i])
@@ -88,12 +106,38 @@ def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
             p,
             [(row, claims[i], j) for i in sampled if i not in verdicts for j, row in enumerate(rows[i])],
         )
+    for row in stuck:
+        said[row] = _NO_TOKEN
     for i, claim in enumerate(claims):
         if not all(finite[row] for row in rows[i]):
-            verdicts[i] = Verdict(0, 0, 0, "the model returned values that are not finite numbers")
+            verdicts[i] = _NOT_NUMBERS
         elif i not in verdicts:
             verdicts[i] = matching(claim.draft.tokens, [said[row] for row in rows[i]])
+        if rows[i][verdicts[i].accepted] in stuck:
+            verdicts[i] = _STUCK
+    _add_logprobs(logits, claims, verdicts, rows)
     return [verdicts[i] for i in range(len(claims))]
+
+
+def _stuck(edited: Tensor) -> set[int]:
+    """Rows [R, V] that the edits left nothing of. Rejection ends there too: a law that is no number keeps no draft."""
+    return set((edited.amax(dim=-1) == -torch.inf).nonzero().squeeze(1).tolist())
+
+
+def _add_logprobs(
+    logits: Tensor, claims: Sequence[Claim], verdicts: dict[int, Verdict], rows: Sequence[range]
+) -> None:
+    """For the claims that ask, at the rows of the tokens that the round commits: edited, not cut."""
+    asking = [i for i, c in enumerate(claims) if c.sampling.logprobs is not None and not verdicts[i].fault]
+    if not asking:
+        return
+    kept = {i: [*claims[i].draft.tokens[: verdicts[i].accepted], verdicts[i].token] for i in asking}
+    places = [(row, claims[i].sampling) for i in asking for row in rows[i][: len(kept[i])]]
+    laws = at_temperature(logits[[row for row, _ in places]], [params for _, params in places])
+    tokens = [token for i in asking for token in kept[i]]
+    found = iter(logprobs(laws, tokens, [params.logprobs or 0 for _, params in places]))
+    for i in asking:
+        verdicts[i] = replace(verdicts[i], logprobs=list(islice(found, len(kept[i]))))
 
 
 def matching(draft: Sequence[int], said: Sequence[int]) -> Verdict:

@@ -11,18 +11,57 @@ Sources: Leviathan, Kalman, Matias, "Fast inference from transformers via specul
 Chen et al., "Accelerating large language model decoding with speculative sampling", 2023.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.api import SamplingParams
+
 Law = NDArray[np.float64]  # [V], sums to 1
 Outcome = tuple[int, ...]  # the tokens that one round commits
 
 
-def processed(logits: NDArray[np.float64], temperature: float, top_k: int = 0, top_p: float = 1.0) -> Law:
-    """Distribution that a row of logits [V] stands for: temperature, then top-k, then top-p.
+def edited(
+    logits: NDArray[np.float64],
+    sampling: SamplingParams,
+    prompt: Sequence[int],
+    text: Sequence[int],
+    *,
+    end_tokens: Collection[int] = (),
+    grammar: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    """A row of logits [V] as its request wants it, before the cuts of `processed`.
+
+    text: all tokens generated before the row, drafted ones included; end_tokens: by which the model ends a text;
+    grammar: [V], what it allows here. Repetition counts prompt and text, presence and frequency the text alone. A
+    minimum length gives way where only an end is left. A row of nothing but -inf stands for no law.
+    """
+    row = np.array(logits, dtype=np.float64)
+    for token, bias in sampling.logit_bias.items():
+        row[token] += bias
+    if sampling.allowed_tokens is not None:
+        row = np.where(np.isin(np.arange(len(row)), sampling.allowed_tokens), row, -np.inf)
+    row[list(sampling.banned_tokens)] = -np.inf
+    if grammar is not None:
+        row = np.where(grammar, row, -np.inf)
+    if len(text) < sampling.min_tokens:
+        going_on = row.copy()
+        going_on[[*end_tokens, *sampling.stop_tokens]] = -np.inf
+        row = going_on if going_on.max() > -np.inf else row
+    for token in {*prompt, *text}:
+        factor = sampling.repetition_penalty
+        row[token] = row[token] / factor if row[token] > 0 else row[token] * factor
+    for token in set(text):
+        row[token] -= sampling.presence_penalty + sampling.frequency_penalty * list(text).count(token)
+    return row
+
+
+def processed(
+    logits: NDArray[np.float64], temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Law:
+    """Distribution that a row of logits [V] stands for: temperature, then min-p, then top-k, then top-p.
 
     Temperature 0 is the limit: all mass on the argmax, the lowest id among equals. Tokens that tie with the last
     one kept are kept too, so the result does not depend on the order of a sort.
@@ -32,6 +71,8 @@ def processed(logits: NDArray[np.float64], temperature: float, top_k: int = 0, t
         return one_hot(int(np.argmax(logits)), len(logits))
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the maximum to -inf, which is right
         scaled = (logits - logits.max()) / temperature
+    if min_p > 0:
+        scaled = np.where(scaled >= np.log(min_p), scaled, -np.inf)
     if 0 < top_k < len(scaled):
         scaled = np.where(scaled >= np.sort(scaled)[-top_k], scaled, -np.inf)
     p: Law = np.exp(scaled)

@@ -49,7 +49,7 @@ class Transcript:
     """What has come of one request so far."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
-        self._stream = TextStream(tokenizer, request.sampling.stop, request.prompt)
+        self._stream = TextStream.of(tokenizer, request)
         self.tokens = 0
         self.finish: str | None = None
         """OpenAI's word for why it ended, once it has."""
