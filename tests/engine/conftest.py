@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
@@ -64,18 +65,24 @@ def request(name: str, prompt: list[int], **changes: object) -> Request:
 
 
 def finish(engine: Engine) -> dict[str, Output]:
-    """Step until nothing is left, checking integrity each time; each request's tokens joined into its last output."""
-    tokens: dict[str, list[int]] = {}
-    last: dict[str, Output] = {}
+    """Step until nothing is left, checking integrity each time; each request's outputs joined into its last one."""
+    joined: dict[str, Output] = {}
     while engine.has_work:
         for output in engine.step().outputs:
-            tokens.setdefault(output.id, []).extend(output.tokens)
-            last[output.id] = output
+            before = joined.get(output.id)
+            joined[output.id] = output if before is None else _join(before, output)
         engine.check_integrity()
-    return {
-        name: Output(id=name, tokens=tokens[name], finish=o.finish, error=o.error, report=o.report)
-        for name, o in last.items()
-    }
+    return joined
+
+
+def _join(before: Output, last: Output) -> Output:
+    logprobs = None if last.logprobs is None else [*(before.logprobs or []), *last.logprobs]
+    return structs.replace(
+        last,
+        tokens=before.tokens + last.tokens,
+        logprobs=logprobs,
+        prompt_logprobs=before.prompt_logprobs or last.prompt_logprobs,
+    )
 
 
 def generate(engine: Engine, *requests: Request) -> dict[str, Output]:

@@ -44,6 +44,37 @@ def test_a_stop_string_inside_an_accepted_prefix_ends_the_text_there(certain: En
     assert stop not in TOKENIZER.decode(output.tokens[:-1], skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("min_tokens", [0, 5, 6])
+def test_a_stop_string_ends_the_text_only_if_a_token_behind_min_tokens_completes_it(
+    certain: Engine, min_tokens: int
+) -> None:
+    """The stop string is the text of tokens 5 and 6 of a loop: it comes again."""
+    loop = {
+        "allowed_tokens": (20, 21, 22),
+        "frequency_penalty": 2.0,
+        "logit_bias": {20: 90.0, 21: 89.0, 22: 88.0},
+    }
+    whole = text_of(certain, **loop)
+    stop = TOKENIZER.decode(whole[4:6], skip_special_tokens=True)
+    output = generate(certain, request("a", PROMPT, stop=(stop,), min_tokens=min_tokens, **loop))["a"]
+    ends = [n for n in range(1, 24) if TOKENIZER.decode(whole[:n]).endswith(stop)]
+    assert output.tokens == whole[: next(n for n in ends if n > min_tokens)]
+    assert output.finish == "stop"
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_a_stop_token_inside_an_accepted_prefix_ends_the_text_with_it(
+    certain: Engine, ignore_eos: bool
+) -> None:
+    whole = text_of(certain)
+    stop = next(token for at, token in enumerate(whole[:5]) if at >= 2 and token not in whole[:at])
+    changes = {"stop_tokens": (stop,), "ignore_eos": ignore_eos, "logprobs": 0}
+    output = generate(certain, request("a", PROMPT, **changes))["a"]
+    assert output.tokens == whole[: whole.index(stop) + 1]
+    assert [each.token for each in output.logprobs] == output.tokens
+    assert output.finish == "stop"
+
+
 @pytest.mark.parametrize("wanted", [1, 2, 6, 7])
 def test_length_is_kept_to_the_token(certain: Engine, wanted: int) -> None:
     output = generate(certain, request("a", PROMPT, max_tokens=wanted))["a"]
@@ -66,6 +97,25 @@ def test_length_is_kept_to_the_token(certain: Engine, wanted: int) -> None:
         ([5], {"seed": -1}, "seed is -1"),
         ([5], {"stop": ("",)}, "a stop string is empty"),
         ([5], {"k": -1}, "k is -1"),
+        ([5], {"min_p": 1.5}, "min_p is 1.5"),
+        (
+            [5],
+            {"min_tokens": 25},
+            "min_tokens is 25: it must be at least 0 and at most max_tokens, which is 24",
+        ),
+        ([5], {"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ([5], {"presence_penalty": float("nan")}, "presence_penalty is nan"),
+        ([5], {"frequency_penalty": 2.5}, "frequency_penalty is 2.5"),
+        ([5], {"logit_bias": {9: float("inf")}}, "logit_bias of token 9 is inf"),
+        ([5], {"logit_bias": {VOCABULARY: 1.0}}, f"logit_bias has token {VOCABULARY}, which is outside"),
+        ([5], {"allowed_tokens": (4, -1)}, "allowed_tokens has token -1, which is outside"),
+        ([5], {"banned_tokens": (999,)}, "banned_tokens has token 999, which is outside"),
+        ([5], {"stop_tokens": (999,)}, "stop_tokens has token 999, which is outside"),
+        ([5], {"allowed_tokens": ()}, "allowed_tokens leaves no token to draw"),
+        ([5], {"allowed_tokens": (4,), "banned_tokens": (4,)}, "allowed_tokens leaves no token to draw"),
+        ([5], {"banned_tokens": tuple(range(VOCABULARY))}, "leave no token to draw"),
+        ([5], {"logprobs": 21}, "logprobs is 21: it must be at least 0 and at most 20"),
+        ([5], {"prompt_logprobs": -1}, "prompt_logprobs is -1"),
     ],
 )
 def test_a_request_that_cannot_run_is_answered(

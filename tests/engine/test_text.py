@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from engine.api import Request, SamplingParams
 from engine.text import TextStream
 from tests.tiny import make_tokenizer
 
@@ -31,6 +32,42 @@ def test_the_first_stop_string_cuts_whatever_the_tokens(text: str, stops: list[s
         first = min(ends)
         begins = min(text[:first].find(stop) for stop in stops if stop in text[:first])
         assert (got, stream.stopped) == (text[:begins], True)
+
+
+@given(
+    st.text("ab", max_size=30),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(0, 9),
+)
+def test_a_stop_counts_from_the_first_token_behind_min_tokens_and_stays_if_asked(
+    text: str, stops: list[str], min_tokens: int
+) -> None:
+    """By the plainest reading: look at the text after every token; what is completed early ends nothing."""
+    tokens = BYTES.encode(text).ids
+    wanted, stopped = text, False
+    for n in range(min_tokens + 1, len(tokens) + 1):
+        before, now = (len(BYTES.decode(tokens[:m])) for m in (n - 1, n))
+        ends = [e for e in range(before + 1, now + 1) if any(text[:e].endswith(stop) for stop in stops)]
+        if ends:
+            wanted, stopped = text[: ends[0]], True
+            break
+    stream = TextStream(BYTES, tuple(stops), include_stop=True, min_tokens=min_tokens)
+    assert (streamed(stream, tokens), stream.stopped) == (wanted, stopped)
+
+
+@pytest.mark.parametrize("include", [True, False])
+def test_the_text_of_a_stop_token_is_left_out_unless_asked_for(include: bool) -> None:
+    one, two, stop = (BYTES.encode(text).ids for text in ("é", "x", "S"))
+    stream = TextStream(BYTES, stop_tokens=stop, include_stop=include)
+    tokens = [*two, *one[:1], *stop, *two]
+    assert streamed(stream, tokens) == ("x\N{REPLACEMENT CHARACTER}" + ("S" if include else ""))
+    assert stream.stopped
+
+
+def test_engine_and_daemon_read_a_request_alike() -> None:
+    asked = SamplingParams(max_tokens=9, stop=("b",), stop_tokens=(90,), include_stop=True, min_tokens=2)
+    stream = TextStream.of(BYTES, Request(id="a", prompt=[5], sampling=asked))
+    assert streamed(stream, BYTES.encode("bbaba").ids) == "bbab"
 
 
 def test_half_a_character_comes_out_as_a_replacement_only_at_the_end() -> None:
