@@ -101,12 +101,14 @@ def _put_off_ends(logits: Tensor, touched: Touched) -> None:
         for i, row in touched
         if row.edits.generated + len(row.drafted) < row.edits.sampling.min_tokens
     ]
-    if early:
-        cells = _cells(early, logits.device)
-        ends = logits[cells]
-        logits[cells] = -torch.inf
-        stuck = logits.amax(dim=-1) == -torch.inf  # [R]
-        logits[cells] = torch.where(stuck[cells.rows], ends, -torch.inf)
+    if not early:
+        return
+    cells, rows = _cells(early, logits.device), [i for i, _ in early]
+    ends = logits[cells]
+    logits[cells] = -torch.inf
+    stuck = logits[rows].amax(dim=-1) == -torch.inf
+    lengths = torch.tensor([len(tokens) for _, tokens in early], device=logits.device)
+    logits[cells] = torch.where(stuck.repeat_interleave(lengths), ends, -torch.inf)
 
 
 def _penalise(logits: Tensor, touched: Touched) -> None:

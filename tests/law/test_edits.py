@@ -1,5 +1,7 @@
 """Edited rows: the fast form does what the reference does, and the reference what other libraries mean."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,13 @@ from transformers.generation.logits_process import (
 from engine.api import SamplingParams
 from engine.draft.base import Draft
 from engine.sampling.edits import Edits
+from engine.sampling.logprobs import at_temperature, logprobs
 from engine.sampling.processors import RowParams, probabilities
+from engine.sampling.rng import Purpose, uniforms
 from engine.sampling.rows import PLAIN, Row, edit
 from engine.verify import law
 from engine.verify.chain import Claim, verify
+from tests.law.test_round_law import extended, target_joint
 
 V = 40
 ENDS = (1, 7)
@@ -48,7 +53,7 @@ def packed(grammar: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(bits.view(np.int32).copy())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_rows_of_a_mixed_batch_are_edited_and_cut_as_each_by_the_reference(data: st.DataObject) -> None:
     """Each row by its own request and prefix, some under a grammar, some without edits, committed in pieces."""
@@ -132,3 +137,109 @@ def test_a_request_with_nothing_left_to_draw_ends_with_a_sentence(temperature: f
         assert (verdict.fault is not None) == fault
         assert verdict.refused == fault
         assert fault or verdict.token == 2
+
+
+EDITED = {
+    "penalties": {"repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 1.0},
+    "bias and bans": {"logit_bias": {0: 1.0, 1: -100.0}, "banned_tokens": (3,), "presence_penalty": 1.0},
+    "allowed": {"allowed_tokens": (0, 2, 3), "frequency_penalty": 0.5},
+    "min_tokens": {"min_tokens": 3, "stop_tokens": (2,), "presence_penalty": -1.0},
+    "all, cut": {
+        "temperature": 0.8,
+        "min_p": 0.1,
+        "top_k": 3,
+        "top_p": 0.95,
+        "repetition_penalty": 1.3,
+        "frequency_penalty": 0.75,
+        "min_tokens": 2,
+        "logit_bias": {1: 2.0},
+    },
+    "greedy": {"temperature": 0.0, "frequency_penalty": 1.5},
+}
+
+
+@pytest.mark.parametrize("changes", EDITED.values(), ids=EDITED.keys())
+def test_a_round_over_edited_rows_has_the_joint_law_of_the_target(changes: dict[str, object]) -> None:
+    """All drafts x all outcomes. The logits are the same everywhere: only the edits, by each row's own prefix, differ.
+
+    p is the reference's for the target, and what the batched code makes of the rows for the round.
+    """
+    size, k, prompt, text, end = 4, 2, [3], [0], (1,)
+    asked = SamplingParams(max_tokens=9, **changes)
+    target, draft = np.random.default_rng(4).normal(size=(2, size)) * 1.5
+    prefixes = [t for depth in range(k + 1) for t in product(range(size), repeat=depth)]
+    edits = Edits(asked, prompt, end, text)
+
+    def exact(raw: np.ndarray, prefix: tuple[int, ...]) -> law.Law:
+        row = law.edited(raw, asked, prompt, [*text, *prefix], end_tokens=end)
+        return law.processed(row, asked.temperature, asked.top_k, asked.top_p, asked.min_p)
+
+    def fast(raw: np.ndarray) -> law.TreeOfLaws:
+        rows = edit(torch.from_numpy(raw).repeat(len(prefixes), 1), [Row(edits, list(t)) for t in prefixes])
+        if asked.temperature == 0:
+            return {t: law.one_hot(int(row.argmax()), size) for t, row in zip(prefixes, rows, strict=True)}
+        laws = probabilities(rows, RowParams.of([asked] * len(prefixes), rows.device)).double().numpy()
+        return dict(zip(prefixes, laws, strict=True))
+
+    p = {prefix: exact(target, prefix) for prefix in prefixes}
+    assert len({tuple(row) for row in p.values()}) > 1, "no edit looked at its prefix"
+    got = extended(law.round_law(fast(target), fast(draft), k, size), p, k, size)
+    wanted = target_joint(p, k, size)
+    assert got.keys() <= wanted.keys()
+    for outcome, mass in wanted.items():
+        assert got.get(outcome, 0.0) == pytest.approx(mass, abs=2e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(sampling, min_size=1, max_size=4), st.integers(0, 10**6))
+def test_rounds_over_edited_rows_are_decided_as_by_the_reference(
+    asked: list[SamplingParams], seed: int
+) -> None:
+    """Each drafted token as the target would say it, or another one; token by token and with the same coins."""
+    rng = np.random.default_rng(seed)
+    claims, blocks, wanted = [], [], []
+    for params in asked:
+        rows = rng.normal(size=(int(rng.integers(1, 5)), V)).astype(np.float32) * 3
+        prompt, text = rng.integers(V, size=5).tolist(), rng.integers(V, size=3).tolist()
+        positions = len(prompt) + len(text) + np.arange(len(rows))
+        coins = uniforms(np.full(len(rows), params.seed, dtype=np.uint64), positions, Purpose.SAMPLE)
+        drafted: list[int] = []
+        laws = []
+        for row, coin in zip(rows, coins, strict=True):
+            mine = law.edited(row, params, prompt, [*text, *drafted], end_tokens=ENDS)
+            if mine.max() == -np.inf:
+                break  # what is left to draw is another test's matter
+            laws.append(law.processed(mine, params.temperature, params.top_k, params.top_p, params.min_p))
+            drafted.append(law.draw(laws[-1], coin) if rng.random() < 0.7 else int(rng.integers(V)))
+        if laws:
+            drafted = drafted[: len(laws) - 1]
+            wanted.append(law.verify_certain(laws, drafted, coins.tolist()))
+            edits = Edits(params, prompt, ENDS, text)
+            claims.append(Claim(Draft(drafted), params, prompt, text, edits=edits))
+            blocks.append(rows[: len(laws)])
+    if claims:
+        verdicts = verify(torch.from_numpy(np.concatenate(blocks)), claims)
+        assert [(v.accepted, v.token) for v in verdicts] == wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 12), min_size=1, max_size=4), st.booleans())
+def test_logprobs_rank_and_name_tokens_with_the_lower_id_first_among_equals(
+    seed: int, tops: list[int], flat: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = np.zeros((len(tops), 9)) if flat else np.round(rng.normal(size=(len(tops), 9)) * 2)
+    rows[:, 4] = -np.inf
+    chosen = [int(rng.choice([0, 3, 8])) for _ in tops]
+    params = [SamplingParams(max_tokens=1, temperature=float(rng.choice([0.0, 0.5]))) for _ in tops]
+    laws = at_temperature(torch.from_numpy(rows).bfloat16(), params)
+    for row, asked, token, top, got in zip(
+        rows, params, chosen, tops, logprobs(laws, chosen, tops), strict=True
+    ):
+        with np.errstate(divide="ignore"):
+            exact = np.log(law.processed(row, asked.temperature or 1.0))
+        falling = [t for t in np.argsort(-row, kind="stable").tolist() if t != 4]
+        assert [t for t, _ in got.top] == falling[:top]
+        assert [v for _, v in got.top] == pytest.approx(exact[falling[:top]], abs=1e-5)
+        assert (got.token, got.rank) == (token, falling.index(token) + 1)
+        assert got.logprob == pytest.approx(exact[token], abs=1e-5)
