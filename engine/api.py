@@ -182,6 +182,9 @@ class StepReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     rows: int
     """Rows of the target's forward, prefill included."""
     prefill_rows: int
+    padded_rows: int = 0
+    """Rows that nobody asked for, which filled the step up to a size that was captured: a step costs what
+    `rows + padded_rows` cost."""
     running: int
     waiting: int
     committed: int
@@ -246,7 +249,9 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     model_path: str
     """A local Hugging Face directory."""
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
+    cuda_graphs: bool = True
+    """On CUDA: capture small steps at the start and replay them."""
     threads: int = 0
     """Compute threads; 0 takes all cores."""
     max_running: int = 48

@@ -9,6 +9,7 @@ logit_rows [R]       rows whose logits are wanted: a's 3, b's 1, and c's last if
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +46,17 @@ class RaggedBatch:
     slots: Tensor  # [T] int64
     logit_rows: Tensor  # [R] int64
     spans: tuple[Span, ...]
+    padding: int = 0  # the last so many rows belong to nobody; their spans are of one row each
 
     @property
     def rows(self) -> int:
-        """T."""
+        """T, padding included."""
         return self.tokens.shape[1]
+
+    @property
+    def real_rows(self) -> int:
+        """Rows of sequences."""
+        return self.rows - self.padding
 
 
 def pack(spans: Sequence[Span], device: torch.device) -> RaggedBatch:
@@ -60,9 +67,14 @@ def pack(spans: Sequence[Span], device: torch.device) -> RaggedBatch:
     ends = np.cumsum([len(span.tokens) for span in spans])
     logit_rows = [row for span, end in zip(spans, ends, strict=True) for row in range(end - span.logits, end)]
 
-    def column(values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+    columns = upload([tokens, positions, slots, logit_rows], device)
+    return RaggedBatch(columns[0][None], columns[1][None], columns[2], columns[3], tuple(spans))
 
-    return RaggedBatch(
-        column(tokens)[None], column(positions)[None], column(slots), column(logit_rows), tuple(spans)
-    )
+
+def upload(columns: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
+    """Each column as int64 on the device; views of one tensor.
+
+    One copy, and on a GPU from pinned memory, so that the host goes on while it runs.
+    """
+    host = torch.tensor(list(chain(*columns)), dtype=torch.int64, pin_memory=device.type == "cuda")
+    return torch.split(host.to(device, non_blocking=True), [len(column) for column in columns])

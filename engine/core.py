@@ -21,12 +21,14 @@ from engine.api import (
     Round,
     StepReport,
 )
-from engine.batch import RaggedBatch, Span, pack
+from engine.batch import RaggedBatch, Span
 from engine.commit import Ending, settle
 from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.registry import make_proposer
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
+from engine.model.device import unavailable_reason
+from engine.model.graphs import Capture, CudaCapture, sizes_up_to
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
@@ -72,9 +74,9 @@ class Engine:
     """Tokens in, tokens out. Not thread-safe: one loop calls it."""
 
     def __init__(self, launch: Launch, loaded: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
+        self._launch = launch
         self._loaded = loaded
         self._tokenizer = tokenizer
-        self._device = loaded.device
         context = min(launch.max_context or loaded.max_context, loaded.max_context)
         blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
         if blocks < 1:
@@ -85,7 +87,7 @@ class Engine:
         self.pool = BlockPool(blocks, launch.block_size)
         self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
-        self._runner = Runner(self._memory, loaded.native)
+        self._runner = Runner(self._memory, loaded.kernels)
         self._draft_settings = launch.draft
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(self._costed(launch.policy))
@@ -102,11 +104,32 @@ class Engine:
     @classmethod
     def start(cls, launch: Launch, say: Callable[[str], None]) -> "Engine":
         """Load the model and make an engine. Raises UnsupportedModelError, CannotServeError or OSError."""
+        reason = unavailable_reason(launch.device)
+        if reason:
+            raise CannotServeError(reason)
         path = Path(launch.model_path)
         cache = Path(launch.cache_dir) if launch.cache_dir else None
         loaded = load(path, getattr(torch, launch.dtype), torch.device(launch.device), say, cache=cache)
         file = path / "tokenizer.json"
-        return cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
+        engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
+        if launch.device == "cuda" and launch.cuda_graphs:
+            engine.capture(CudaCapture(), say)
+        return engine
+
+    def capture(self, capture: Capture, say: Callable[[str], None]) -> None:
+        """Capture small steps; where that fails, all steps run as they are."""
+        if not self._runner.can_capture:
+            say("no CUDA graphs: without Triton kernels the attention of a step cannot be captured")
+            return
+        rows = self._launch.max_running * (self._launch.policy.k_max + 1)
+        sizes = sizes_up_to(rows)
+        most_blocks = self._launch.max_running * self.pool.blocks_for(self.max_context)
+        try:
+            self._runner.capture(self._loaded.forward, capture, sizes=sizes, most_blocks=most_blocks)
+        except RuntimeError as fault:
+            say(f"no CUDA graphs: {fault}")
+        else:
+            say(f"captured steps of up to {sizes[-1]} rows in {len(sizes)} sizes")
 
     @property
     def model_type(self) -> str:
@@ -167,7 +190,8 @@ class Engine:
         return StepReport(
             step=self.steps,
             phases=phases,
-            rows=batch.rows,
+            rows=batch.real_rows,
+            padded_rows=batch.padding,
             prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
@@ -219,7 +243,7 @@ class Engine:
             spans.append(_rows(sequence, rows, [], logits=rows if sequence.unjudged else int(ends)))
             if ends:
                 work.append(Work(sequence, NO_DRAFT))
-        return pack(spans, self._device), work
+        return self._runner.pack(spans), work
 
     def _verify(self, schedule: Schedule, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
         if batch.rows == 0:

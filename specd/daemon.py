@@ -246,6 +246,7 @@ class Daemon:
             model_path=str(self._path),
             dtype=self._config.model.target.dtype,
             device=engine.device,
+            cuda_graphs=engine.cuda_graphs,
             threads=engine.threads,
             max_running=engine.max_running,
             max_batch_tokens=engine.max_batch_tokens,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.batch import Span, pack
+from engine.batch import Span
 from engine.draft.base import Ask, Draft
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
@@ -36,7 +36,6 @@ class LayerSkipProposer:
     def __init__(self, target: LoadedModel, runner: Runner, skip: tuple[int, ...]) -> None:
         self._runner = runner
         self._draft = target.forward.without_layers(skip)
-        self._device = target.device
         self.cost = 1 - len(set(skip)) / len(
             target.shapes
         )  # a pass is a plain step of the layers that are left
@@ -66,7 +65,7 @@ class LayerSkipProposer:
             sequence = ask.sequence
             last = guesses[-1] if guesses else sequence.tokens[-1]
             spans.append(Span(sequence.table, len(sequence.tokens) - 1 + len(guesses), [last], 1))
-        return self._runner.run(self._draft, pack(spans, self._device))
+        return self._runner.run(self._draft, self._runner.pack(spans))
 
     def _extend(
         self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]

@@ -22,7 +22,10 @@ class LayerShape(NamedTuple):
 
 
 class KVMemory:
-    """Keys and values of all sequences. Zeroed: rows beyond a sequence's end are masked, and must not be NaN."""
+    """Keys and values of all sequences. Zeroed: rows beyond a sequence's end are masked, and must not be NaN.
+
+    One block more than asked for, `scrap`: rows that only fill a batch up write there.
+    """
 
     def __init__(
         self,
@@ -32,8 +35,10 @@ class KVMemory:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        slots = blocks * block_size
+        slots = (blocks + 1) * block_size
         self.block_size = block_size
+        self.scrap = blocks
+        self.device = device
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         for index, shape in layers.items():

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from engine.attention.paged import Probe, register
-from engine.batch import Span, pack
-from engine.kernels.native import NativeOps
+from engine.batch import Span
 from engine.kv.memory import KVMemory, LayerShape
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.forward import Forward, TransformersForward
-from engine.model.runner import Runner
+from engine.model.runner import Kernels, Runner
 from engine.model.support import UnsupportedModelError
 
 # Largest difference between two logits of the same row, as a share of the row's spread. Rounding in another order
@@ -59,10 +58,10 @@ def plain_logits(model: Any) -> Tensor:
 
 
 def self_check(
-    model: Any, forward: Forward, native: NativeOps | None, shapes: dict[int, LayerShape], expected: Tensor
+    model: Any, forward: Forward, kernels: Kernels | None, shapes: dict[int, LayerShape], expected: Tensor
 ) -> None:
     """Compare chunked, ragged, rolled-back decoding of two sequences with `expected`. Raises with the numbers."""
-    ragged = _ragged(model, forward, native, shapes)
+    ragged = _ragged(model, forward, kernels, shapes)
     spread = (expected.max(dim=-1).values - expected.min(dim=-1).values).clamp(min=1e-6)
     error = float(((ragged.float() - expected).abs().max(dim=-1).values / spread).max())
     if not error <= _TOLERANCE[model.dtype]:
@@ -79,17 +78,17 @@ def _prompts(model: Any) -> tuple[list[int], list[int]]:
     return first, second
 
 
-def _ragged(model: Any, forward: Forward, native: NativeOps | None, shapes: dict[int, LayerShape]) -> Tensor:
+def _ragged(model: Any, forward: Forward, kernels: Kernels | None, shapes: dict[int, LayerShape]) -> Tensor:
     """Logits of the last 4 rows of the first prompt and the last one of the second; a wrong draft was rolled back."""
     first, second = _prompts(model)
     pool = BlockPool(8, _BLOCK)
-    runner = Runner(KVMemory(shapes, pool.total, _BLOCK, model.dtype, model.device), native)
+    runner = Runner(KVMemory(shapes, pool.total, _BLOCK, model.dtype, model.device), kernels)
     a, b = BlockTable(pool), BlockTable(pool)
 
     def run(*spans: Span) -> Tensor:
         for span in spans:
             span.table.reserve(span.end)
-        return runner.run(forward, pack(spans, model.device))
+        return runner.run(forward, runner.pack(spans))
 
     run(Span(a, 0, first[:5], 0))
     a.commit(5)

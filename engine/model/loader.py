@@ -19,6 +19,7 @@ from engine.model.check import plain_logits, probe, self_check
 from engine.model.forward import Forward, TransformersForward
 from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
+from engine.model.runner import Kernels
 from engine.model.support import UnsupportedModelError, unsupported_reason
 
 # Weights up to this size are kept twice on CPU, packed and plain: a single row is read half as fast again from the
@@ -31,7 +32,7 @@ class LoadedModel:
     """A model that passed the self-check."""
 
     forward: Forward
-    native: NativeOps | None
+    kernels: Kernels | None
     shapes: dict[int, LayerShape]
     dtype: torch.dtype
     device: torch.device
@@ -55,7 +56,7 @@ def load(
     *,
     cache: Path | None = None,
 ) -> LoadedModel:
-    """Load, check and pack. Native kernels are built into `cache`; None does without them.
+    """Load, check and pack. On a CPU, native kernels are built into `cache`; None does without them.
 
     Raises UnsupportedModelError or OSError with a sentence for the user.
     """
@@ -68,12 +69,12 @@ def load(
     found = probe(model)
     expected = plain_logits(model)
     weight_bytes = _weight_bytes(model)  # before packing takes them out of the model
-    native = _native(cache, dtype, device, say)
-    forward, native = _forward(model, found, expected, native, say)
+    kernels = _triton(say) if device.type == "cuda" else _native(cache, dtype, say)
+    forward, kernels = _forward(model, found, expected, kernels, say)
     text = config.get_text_config()
     return LoadedModel(
         forward=forward,
-        native=native,
+        kernels=kernels,
         shapes=found.shapes,
         dtype=dtype,
         device=device,
@@ -85,10 +86,17 @@ def load(
     )
 
 
-def _native(
-    cache: Path | None, dtype: torch.dtype, device: torch.device, say: Callable[[str], None]
-) -> NativeOps | None:
-    if cache is None or device.type != "cpu":
+def _triton(say: Callable[[str], None]) -> Kernels | None:
+    try:
+        from engine.kernels.paged_triton import TritonKernels  # noqa: PLC0415  torch's CPU builds come without Triton
+    except ImportError as fault:
+        say(f"no Triton kernels: {fault}")
+        return None
+    return TritonKernels()
+
+
+def _native(cache: Path | None, dtype: torch.dtype, say: Callable[[str], None]) -> NativeOps | None:
+    if cache is None:
         return None
     try:
         return NativeOps(build(cache), dtype)
@@ -98,39 +106,41 @@ def _native(
 
 
 def _forward(
-    model: Any, found: Probe, expected: Tensor, native: NativeOps | None, say: Callable[[str], None]
-) -> tuple[Forward, NativeOps | None]:
+    model: Any, found: Probe, expected: Tensor, kernels: Kernels | None, say: Callable[[str], None]
+) -> tuple[Forward, Kernels | None]:
     """The fastest combination that passes the self-check, the plain one last. Raises UnsupportedModelError."""
     lean = LeanForward.suits(model)
-    candidates: list[tuple[str, Callable[[], Forward], NativeOps | None]] = []
-    if lean and native is not None:
+    native = kernels if isinstance(kernels, NativeOps) else None
+    kind = "Triton" if native is None else "native"
+    candidates: list[tuple[str, Callable[[], Forward], Kernels | None]] = []
+    if lean and kernels is not None:
         candidates.append(
             (
-                "lean forward, native kernels",
-                lambda: LeanForward(model, found.extras, native, _twice(model, native)),
-                native,
+                f"lean forward, {kind} kernels",
+                lambda: LeanForward(model, found.extras, native or TorchOps(), _twice(model, native)),
+                kernels,
             )
         )
     if lean:
         candidates.append(("lean forward", lambda: LeanForward(model, found.extras, TorchOps()), None))
-    if native is not None:
-        candidates.append(("transformers' forward, native attention", lambda: _transformers(model), native))
-    for name, make, kernels in candidates:
+    if kernels is not None:
+        candidates.append((f"transformers' forward, {kind} attention", lambda: _transformers(model), kernels))
+    for name, make, used in candidates:
         try:
             forward = make()
-            self_check(model, forward, kernels, found.shapes, expected)
+            self_check(model, forward, used, found.shapes, expected)
         except Exception as fault:  # noqa: BLE001  a fast path that fails in any way is one not to take
             say(f"not used: {name}: {fault}")
         else:
             say(f"self-check passed: {name}")
-            return forward, kernels
+            return forward, used
     forward = _transformers(model)
     self_check(model, forward, None, found.shapes, expected)
     say("self-check passed: transformers' forward")
     return forward, None
 
 
-def _twice(model: Any, native: NativeOps) -> NativeOps | None:
+def _twice(model: Any, native: NativeOps | None) -> NativeOps | None:
     """The kernel for single rows, if the model is small enough to be held twice for it."""
     return native if _weight_bytes(model) <= _HELD_TWICE and can_pack(model.dtype, model.device) else None
 

@@ -70,7 +70,8 @@ class AdminSection(Section):
 class EngineSection(Section):
     """The engine process."""
 
-    device: Literal["cpu"] = restart("cpu", "where the model runs")
+    device: Literal["cpu", "cuda"] = restart("cpu", "where the model runs")
+    cuda_graphs: bool = restart(True, "on CUDA: capture small steps at the start and replay them")
     threads: int = restart(0, "compute threads; 0 takes all cores", ge=0)
     max_running: int = restart(48, "requests that decode or prefill together", ge=1, le=1024)
     max_batch_tokens: int = restart(
