@@ -108,8 +108,10 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """Natural logarithms of probabilities at one position: of the target's row as edited, at the request's
-    temperature (at 1 for greedy requests), before any cut.
+    """Natural logarithms of probabilities at one position.
+
+    Of generated tokens: of the target's row as edited, at the request's temperature (at 1 for greedy requests), before
+    any cut. Of prompt tokens: of the model's own row. Among equals the lower id comes first.
     """
 
     token: int
@@ -117,7 +119,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     rank: int
     """1 for the likeliest."""
     top: list[tuple[int, float]]
-    """(token, logprob) of the likeliest, falling."""
+    """(token, logprob) of the likeliest that can be drawn, falling."""
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
