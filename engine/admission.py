@@ -16,6 +16,7 @@ class Limits:
 
     max_context: int  # tokens of prompt and output together
     kv_positions: int
+    max_running: int  # texts
     vocabulary: int
     finds_stop_strings: bool  # needs the model's tokenizer
 
@@ -42,6 +43,13 @@ def _faults(request: Request, limits: Limits) -> Iterator[str]:
         yield (
             f"the request may need {prompt + wanted - 1} tokens of KV memory and the pool holds "
             f"{limits.kv_positions}: lower max_tokens or raise engine.kv_mib"
+        )
+    if request.n < 1:
+        yield f"n is {request.n}: it must be at least 1"
+    if request.n > limits.max_running:
+        yield (
+            f"n is {request.n}, but no more than {limits.max_running} texts can run together: lower n or raise "
+            "engine.max_running"
         )
     yield from _sampling_faults(request.sampling)
     yield from _edit_faults(request.sampling)

@@ -102,7 +102,8 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     tokens: int
     cached_tokens: int = 0
-    """Of the prompt: tokens whose keys and values were found in the prefix cache."""
+    """Of the prompt: tokens whose keys and values were there already, in the prefix cache or of another text of the
+    same request."""
     not_speculated: str | None = None
     """Why the request was never speculated for, where it is the request's own doing."""
 
@@ -165,6 +166,8 @@ class KVUsage(msgspec.Struct, frozen=True):
 
     free: int
     used: int
+    cached: int = 0
+    """Nobody holds them, but they keep a prefix that a request may come for; taken when no block is free."""
 
 
 class PhaseSeconds(msgspec.Struct, frozen=True):
@@ -195,6 +198,8 @@ class StepReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     load_state: LoadState
     rounds: list[Round]
     outputs: list[Output]
+    preempted: int = 0
+    """Running texts that gave up their blocks in this step, to be computed anew."""
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):
@@ -224,7 +229,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     block_size: int
     proposer: DraftKind
     memory: dict[str, int]
-    """Bytes by use: "weights", "kv"."""
+    """Bytes by use: "weights", "kv", "draft_kv", "verify"."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -264,6 +269,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """0 takes the model's own limit."""
     kv_bytes: int = 1 << 30
     block_size: int = 16
+    prefix_cache: bool = True
+    """Keep the keys and values of finished texts, for prompts that begin alike."""
     cache_dir: str = ""
     """Where native kernels are compiled to, once; empty does without them."""
     draft: DraftSettings = DraftSettings()

@@ -1,8 +1,7 @@
 """The engine: one step reads like the paper."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,26 +16,29 @@ from engine.api import (
     Output,
     PhaseSeconds,
     Request,
-    RequestReport,
     Round,
     StepReport,
 )
 from engine.batch import RaggedBatch, Span
+from engine.budget import available_bytes, budget, mib, weights_shortage
 from engine.commit import Ending, settle
 from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.registry import make_proposer
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
+from engine.kv.prefix import root
 from engine.model.device import unavailable_reason
 from engine.model.graphs import Capture, CudaCapture, sizes_up_to
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
+from engine.rounds import count_round, granted, observation, output, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
+from engine.stopwatch import Stopwatch
 from engine.text import TextStream
 from engine.verify.chain import Claim, Verdict, verify
-from policies.base import Decision, LoadView, Observation, RequestView
+from policies.base import Decision, LoadView
 from policies.controller import Controller
 from policies.settings import PolicySettings
 
@@ -50,24 +52,6 @@ class Work(NamedTuple):
 
     sequence: Sequence
     draft: Draft
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Seconds since the last lap."""
-
-    _last: float
-
-    @classmethod
-    def start(cls) -> "Stopwatch":
-        """Begin the first lap."""
-        return cls(time.perf_counter())
-
-    def lap(self) -> float:
-        """Seconds of the lap that ends here."""
-        now = time.perf_counter()
-        seconds, self._last = now - self._last, now
-        return seconds
 
 
 class Engine:
@@ -84,7 +68,10 @@ class Engine:
                 f"{launch.kv_bytes >> 20} MiB hold no block of {launch.block_size} tokens at "
                 f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
             )
-        self.pool = BlockPool(blocks, launch.block_size)
+        self.memory = budget(launch, loaded).as_dict()
+        self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache)
+        # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
+        self._root = root(f"{launch.model_path} {loaded.dtype}")
         self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
         self._runner = Runner(self._memory, loaded.kernels)
@@ -95,6 +82,7 @@ class Engine:
         self._limits = Limits(
             max_context=context,
             kv_positions=blocks * launch.block_size,
+            max_running=launch.max_running,
             vocabulary=loaded.vocabulary,
             finds_stop_strings=tokenizer is not None,
         )
@@ -109,7 +97,12 @@ class Engine:
             raise CannotServeError(reason)
         path = Path(launch.model_path)
         cache = Path(launch.cache_dir) if launch.cache_dir else None
-        loaded = load(path, getattr(torch, launch.dtype), torch.device(launch.device), say, cache=cache)
+        device = torch.device(launch.device)
+        _require(weights_shortage(path, available_bytes(device)))
+        loaded = load(path, getattr(torch, launch.dtype), device, say, cache=cache)
+        needs, available = budget(launch, loaded), available_bytes(device)
+        say(f"memory: {needs.text()}; {mib(available)} are available beside the weights")
+        _require(needs.shortage(available))
         file = path / "tokenizer.json"
         engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
         if launch.device == "cuda" and launch.cuda_graphs:
@@ -137,12 +130,6 @@ class Engine:
         return self._loaded.model_type
 
     @property
-    def memory(self) -> dict[str, int]:
-        """Bytes by use."""
-        per_block = self._loaded.bytes_per_position * self.pool.block_size
-        return {"weights": self._loaded.weight_bytes, "kv": self.pool.total * per_block}
-
-    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.scheduler.running or self.scheduler.waiting or self._outbox)
@@ -153,15 +140,23 @@ class Engine:
         if reason:
             self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
             return
-        stream = None
-        if request.sampling.stop and self._tokenizer is not None:
-            stream = TextStream.of(self._tokenizer, request)
-        self.scheduler.add(Sequence(request, self.pool, stream, self._loaded.end_tokens))
+        first = None
+        for index in range(request.n):
+            sequence = Sequence(
+                request,
+                self.pool,
+                self._stream(request),
+                self._loaded.end_tokens,
+                root=self._root,
+                first=first,
+                index=index,
+            )
+            first = first or sequence
+            self.scheduler.add(sequence)
 
     def cancel(self, request: str) -> None:
-        """End a request; the next step says so. Unknown ids are ignored."""
-        sequence = self.scheduler.find(request)
-        if sequence is not None:
+        """End a request, all its texts; the next step says so. Unknown ids are ignored."""
+        for sequence in self.scheduler.texts(request):
             self._outbox.append(self._end(sequence, Ending([], 0, 0, "cancelled")))
 
     def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
@@ -174,7 +169,7 @@ class Engine:
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
         watch = Stopwatch.start()
-        schedule = self.scheduler.schedule()
+        schedule = self._schedule()
         decisions = self._choose(schedule.decodes)
         scheduled = watch.lap()
         drafts = self._draft(schedule.decodes, decisions)
@@ -200,11 +195,12 @@ class Engine:
             load_state=self.policy.load_state,
             rounds=rounds,
             outputs=outputs,
+            preempted=schedule.preempted,
         )
 
     def kv_usage(self) -> KVUsage:
         """Blocks by state."""
-        return KVUsage(free=self.pool.free, used=self.pool.used)
+        return KVUsage(free=self.pool.free, used=self.pool.used, cached=self.pool.cached)
 
     def check_integrity(self) -> None:
         """Assert that no block is lost or held twice."""
@@ -213,21 +209,34 @@ class Engine:
     def _costed(self, policy: PolicySettings) -> PolicySettings:
         return policy if policy.draft_cost is not None else replace(policy, draft_cost=self._proposer.cost)
 
+    def _stream(self, request: Request) -> TextStream | None:
+        if not request.sampling.stop or self._tokenizer is None:
+            return None
+        return TextStream.of(self._tokenizer, request)
+
+    def _schedule(self) -> Schedule:
+        schedule = self.scheduler.schedule()
+        for copy in schedule.copies:
+            self._memory.copy(copy.source, copy.target)
+        return schedule
+
     def _choose(self, decodes: list[Sequence]) -> list[Decision]:
+        """One decision per decoding sequence; room for its draft is reserved before anyone writes there."""
         load = LoadView(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
-            kv_free=self.pool.free / self.pool.total,
+            kv_free=self.pool.available / self.pool.total,
         )
-        return self.policy.decide(load, [_view(sequence) for sequence in decodes])
+        decisions = self.policy.decide(load, [view(sequence) for sequence in decodes])
+        return [
+            granted(decision, self.scheduler.grant(sequence, decision.k))
+            for sequence, decision in zip(decodes, decisions, strict=True)
+        ]
 
     def _draft(self, decodes: list[Sequence], decisions: list[Decision]) -> list[Draft]:
-        """One draft per decoding sequence; room for k more positions is reserved before anyone writes there."""
-        asks = []
-        for sequence, decision in zip(decodes, decisions, strict=True):
-            sequence.table.reserve(len(sequence.tokens) + decision.k)
-            if decision.k > 0:
-                asks.append(Ask(sequence, decision.k))
+        """One draft per decoding sequence."""
+        pairs = zip(decodes, decisions, strict=True)
+        asks = [Ask(sequence, decision.k) for sequence, decision in pairs if decision.k > 0]
         proposed = iter(self._proposer.propose(asks))
         return [next(proposed) if decision.k > 0 else NO_DRAFT for decision in decisions]
 
@@ -238,7 +247,6 @@ class Engine:
             spans.append(_rows(sequence, 1, draft.tokens, logits=len(draft.tokens) + 1))
             work.append(Work(sequence, draft))
         for sequence, rows in schedule.chunks:
-            sequence.table.reserve(sequence.table.committed + rows)
             ends = rows == sequence.uncomputed
             spans.append(_rows(sequence, rows, [], logits=rows if sequence.unjudged else int(ends)))
             if ends:
@@ -255,13 +263,13 @@ class Engine:
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
         """Take the verdicts into the sequences; roll back what was rejected."""
         for sequence, rows in schedule.chunks:
-            sequence.table.commit(sequence.table.committed + rows)
+            sequence.commit(sequence.table.committed + rows)
         endings = []
         for (sequence, draft), verdict in zip(work, verdicts, strict=True):
             ending = settle(sequence, draft, verdict)
             sequence.extend(ending.tokens)
             if ending.tokens:
-                sequence.table.commit(len(sequence.tokens) - 1)
+                sequence.commit(len(sequence.tokens) - 1)
             endings.append(ending)
         return endings
 
@@ -269,78 +277,33 @@ class Engine:
         self, decodes: list[Sequence], decisions: list[Decision], drafts: list[Draft], endings: list[Ending]
     ) -> list[Round]:
         """Count the rounds and let the policy learn from them."""
-        rounds = []
-        for sequence, decision, draft, ending in zip(decodes, decisions, drafts, endings, strict=False):
-            proposer = draft.proposer or (self._proposer.name if decision.k > 0 else "none")
-            drafted = len(draft.tokens)
-            sequence.tally.add(decision.k, proposer, drafted, ending.examined, ending.accepted)
-            rounds.append(
-                Round(
-                    request=sequence.id,
-                    traffic_class=sequence.request.traffic_class,
-                    proposer=proposer,
-                    k=decision.k,
-                    drafted=drafted,
-                    examined=ending.examined,
-                    accepted=ending.accepted,
-                    reason=decision.reason,
-                    text=decision.text,
-                )
-            )
-        self.policy.observe([_observation(r) for r in rounds if r.drafted])
+        played = zip(decodes, decisions, drafts, endings, strict=False)
+        rounds = [count_round(*each, asked=self._proposer.name) for each in played]
+        self.policy.observe([observation(r) for r in rounds if r.drafted])
         return rounds
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
         """What the requests are told, those refused or cancelled since the last step included."""
         outputs, self._outbox = self._outbox, []
         for (sequence, _), ending in zip(work, endings, strict=True):
-            outputs.append(
-                _output(sequence, ending) if ending.finish is None else self._end(sequence, ending)
-            )
+            outputs.append(output(sequence, ending) if ending.finish is None else self._end(sequence, ending))
         return outputs
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:
         if ending.finish == "error":
-            self._memory.clear(sequence.table.blocks)
+            self._memory.clear(self.pool.distrust(sequence.table.blocks))
         self.scheduler.remove(sequence)
         self.policy.forget(sequence.id)
         self._proposer.forget(sequence.id)
-        return _output(sequence, ending, sequence.report())
+        return output(sequence, ending, sequence.report())
 
 
-def _output(sequence: Sequence, ending: Ending, report: RequestReport | None = None) -> Output:
-    """What the step's ending adds; it is in the sequence's text already."""
-    first = sequence.generated == len(ending.tokens) and not sequence.unjudged
-    return Output(
-        id=sequence.id,
-        tokens=ending.tokens,
-        logprobs=ending.logprobs,
-        prompt_logprobs=sequence.prompt_logprobs if first else None,
-        finish=ending.finish,
-        error=ending.error,
-        refused=ending.refused,
-        report=report,
-    )
-
-
-def _view(sequence: Sequence) -> RequestView:
-    request = sequence.request
-    return RequestView(
-        request=request.id,
-        traffic_class=request.traffic_class,
-        tenant=request.tenant,
-        remaining_tokens=sequence.remaining,
-        context_tokens=len(sequence.tokens),
-        speculate=request.speculate and request.sampling.prompt_logprobs is None,
-        fixed_k=request.k,
-    )
+def _require(shortage: str | None) -> None:
+    if shortage is not None:
+        raise CannotServeError(shortage)
 
 
 def _rows(sequence: Sequence, rows: int, draft: list[int], *, logits: int) -> Span:
     """The next `rows` uncomputed tokens of a sequence, and its draft after them."""
     start = sequence.table.committed
     return Span(sequence.table, start, sequence.tokens[start : start + rows] + draft, logits)
-
-
-def _observation(r: Round) -> Observation:
-    return Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)

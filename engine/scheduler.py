@@ -1,9 +1,16 @@
-"""Who runs in the next step. First come, first served."""
+"""Who runs in the next step. First come, first served.
+
+running and waiting are both in the order of arrival, and whoever runs came before all that wait. When blocks run out,
+drafts give way first, then whoever came last of those that run: it is *preempted*, which means that its blocks go, that
+it is the next to be admitted, and that its prompt and text are computed anew then. The one that came first is never
+preempted, so there is always progress.
+"""
 
 from collections import deque
 from typing import NamedTuple
 
 from engine.kv.pool import BlockPool
+from engine.kv.table import Copy
 from engine.sequence import Sequence
 
 
@@ -15,10 +22,19 @@ class Chunk(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """One step's work."""
+    """One step's work. All positions are reserved, those of drafts excepted."""
 
     decodes: list[Sequence]
     chunks: list[Chunk]
+    copies: list[Copy]  # to be made in this order before anything is written
+    preempted: int
+
+
+class Prefix(NamedTuple):
+    """What is there already of a text that is about to begin."""
+
+    blocks: list[int]
+    positions: int
 
 
 class Scheduler:
@@ -32,51 +48,102 @@ class Scheduler:
         self.running: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
-        """To the end of the line."""
+        """To the end of the line. The texts of a request are added one after another."""
         self.waiting.append(sequence)
 
-    def find(self, request: str) -> Sequence | None:
-        """A waiting or running sequence."""
-        return next((s for s in (*self.running, *self.waiting) if s.id == request), None)
+    def texts(self, request: str) -> list[Sequence]:
+        """The texts of a request that wait or run."""
+        return [s for s in (*self.running, *self.waiting) if s.request.id == request]
 
     def schedule(self) -> Schedule:
         """Admit what fits, then share the step: every decoding sequence, and prompt chunks in what rows are left."""
         self._admit()
-        decodes = [s for s in self.running if s.uncomputed == 1]
-        left = max(self._max_batch_tokens - len(decodes), 1)
-        chunks = []
-        for sequence in self.running:
-            if sequence.uncomputed > 1 and left > 0:
-                rows = min(sequence.uncomputed, left)
-                chunks.append(Chunk(sequence, rows))
+        before = len(self.running)
+        step = Schedule([], [], [], 0)
+        left = max(self._max_batch_tokens - sum(s.uncomputed == 1 for s in self.running), 1)
+        at = 0
+        while at < len(self.running):  # it becomes shorter where blocks run out
+            sequence = self.running[at]
+            at += 1
+            decodes = sequence.uncomputed == 1
+            rows = 1 if decodes else min(sequence.uncomputed, left)
+            if rows == 0 or not self._reserve(sequence, rows, step.copies):
+                continue
+            if decodes:
+                step.decodes.append(sequence)
+            else:
+                step.chunks.append(Chunk(sequence, rows))
                 left -= rows
-        return Schedule(decodes, chunks)
+        return step._replace(preempted=before - len(self.running))
+
+    def grant(self, sequence: Sequence, k: int) -> int:
+        """Reserve room for a draft of up to k tokens of a sequence that decodes; the length that there is room for."""
+        table = sequence.table
+        end = len(sequence.tokens)
+        room = (len(table.blocks) + self._pool.available) * table.block_size - end
+        granted = min(k, room)
+        table.reserve(end + granted)
+        return granted
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence has ended: free its blocks and its place."""
         if sequence in self.running:
             self.running.remove(sequence)
             sequence.table.release()
-            self._pool.withdraw(self._blocks(sequence))
         else:
             self.waiting.remove(sequence)
 
     def check_integrity(self) -> None:
-        """Assert that blocks and promises add up and no sequence breaks its invariant."""
+        """Assert that blocks add up and no sequence breaks its invariant."""
         for sequence in self.running:
             sequence.table.check()
         self._pool.check_integrity(s.table.blocks for s in self.running)
-        promised = sum(self._blocks(s) for s in self.running)
-        assert self._pool.promised == promised, (
-            f"{self._pool.promised=} but the running sequences add up to {promised}"
-        )
         assert not any(s.table.blocks for s in self.waiting), "a waiting sequence holds blocks"
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._max_running:
-            if not self._pool.promise(self._blocks(self.waiting[0])):
+            prefix = self._prefix(self.waiting[0])
+            if prefix is None or not self._fits(self.waiting[0], prefix):
                 break
-            self.running.append(self.waiting.popleft())
+            sequence = self.waiting.popleft()
+            sequence.begin(prefix.blocks, prefix.positions)
+            self.running.append(sequence)
 
-    def _blocks(self, sequence: Sequence) -> int:
-        return self._pool.blocks_for(sequence.worst_case())
+    def _prefix(self, sequence: Sequence) -> Prefix | None:
+        """What it can begin with; None while another text of its request still computes their prompt.
+
+        The last token is left to compute: its logits are wanted. A proposer that reads what the target computed of the
+        *next* token has nothing for the last position of a hit; it would have the last block dropped here.
+        """
+        first = sequence.first
+        if first is not None and first in self.running and not sequence.generated:
+            wanted = len(sequence.tokens) - 1
+            if first.table.committed < wanted:
+                return None
+            return Prefix(first.table.blocks[: self._pool.blocks_for(wanted)], wanted)
+        if not sequence.takes_hits:
+            return Prefix([], 0)
+        size = self._pool.block_size
+        blocks = self._pool.find(sequence.chain.leading(sequence.tokens, (len(sequence.tokens) - 1) // size))
+        return Prefix(blocks, len(blocks) * size)
+
+    def _fits(self, sequence: Sequence, prefix: Prefix) -> bool:
+        """Whether all of its text so far fits, beside what the running ones need and a block more for each of them."""
+        size = self._pool.block_size
+        fresh = self._pool.blocks_for(len(sequence.tokens)) - prefix.positions // size
+        owed = sum(s.table.missing(len(s.tokens)) + 1 for s in self.running)
+        return fresh + self._pool.idle(prefix.blocks) + owed <= self._pool.available
+
+    def _reserve(self, sequence: Sequence, rows: int, copies: list[Copy]) -> bool:
+        """Make room for its next rows, preempting whoever came last. False if that was the sequence itself."""
+        end = sequence.table.committed + rows
+        while sequence.table.missing(end) > self._pool.available:
+            last = self.running.pop()
+            last.table.release()
+            self.waiting.appendleft(last)
+            if last is sequence:
+                return False
+        copy = sequence.table.reserve(end)
+        if copy is not None:
+            copies.append(copy)
+        return True

@@ -8,16 +8,19 @@ from msgspec import structs
 
 from engine.api import Request, RequestReport, SamplingParams, TokenLogprob
 from engine.kv.pool import BlockPool
+from engine.kv.prefix import Chain
 from engine.kv.table import BlockTable
 from engine.sampling.edits import Edits
+from engine.sampling.rng import text_seed
 from engine.text import TextStream
 
 
 class Sequence:
-    """Tokens and KV of one running request.
+    """Tokens and KV of one of a request's texts.
 
     The last token is *pending*: it is committed text, but its keys and values are computed by the next forward. So a
-    sequence that decodes has `table.committed == len(tokens) - 1`; one in prefill has less.
+    sequence that decodes has `table.committed == len(tokens) - 1`; one in prefill has less, and so has one that was
+    preempted: it computes prompt and text anew.
     """
 
     def __init__(
@@ -26,29 +29,31 @@ class Sequence:
         pool: BlockPool,
         stream: TextStream | None,
         end_tokens: Collection[int] = frozenset(),
+        *,
+        root: bytes = b"",
+        first: "Sequence | None" = None,
+        index: int = 0,
     ) -> None:
-        """end_tokens: by which the model ends a text."""
+        """end_tokens: by which the model ends a text. root: where the chain of block digests begins. first, index: text
+        0 of the same request, and which text this is.
+        """
         self.request = request
+        self.index = index
+        self.first = first
+        self.id = text_id(request.id, index)
+        self.sampling = _sampling(request.sampling, index)
         self.tokens = list(request.prompt)
         self.table = BlockTable(pool)
+        self.chain = Chain(root, pool.block_size)
         self.stream = stream  # only with stop strings: they are found in text, not in tokens
+        self.cached_tokens: int | None = None  # of the prompt, once admitted
         self.tally = Tally()
-        self.edits = Edits(request.sampling, request.prompt, end_tokens)
+        self.edits = Edits(self.sampling, request.prompt, end_tokens)
         own_ends = frozenset() if request.sampling.ignore_eos else frozenset(end_tokens)
         self.ends = own_ends.union(request.sampling.stop_tokens)
         self.prompt_logprobs: list[TokenLogprob | None] | None = None
-        if request.sampling.prompt_logprobs is not None:
+        if request.sampling.prompt_logprobs is not None and index == 0:
             self.prompt_logprobs = [None]
-
-    @property
-    def id(self) -> str:
-        """The request's id."""
-        return self.request.id
-
-    @property
-    def sampling(self) -> SamplingParams:
-        """The request's sampling parameters."""
-        return self.request.sampling
 
     @property
     def text(self) -> list[int]:
@@ -89,18 +94,46 @@ class Sequence:
         self.tokens += tokens
         self.edits.extend(tokens)
 
+    @property
+    def takes_hits(self) -> bool:
+        """Whether it may begin with cached blocks: not while the rows of its prompt are asked for."""
+        return not self.unjudged
+
+    def begin(self, blocks: list[int], positions: int) -> None:
+        """It is admitted, and so many of its positions are in these blocks already."""
+        self.table.adopt(blocks, positions)
+        if self.cached_tokens is None:
+            self.cached_tokens = positions
+
+    def commit(self, positions: int) -> None:
+        """Positions below this are final; blocks that have become full can be found by others from now on."""
+        self.table.commit(positions)
+        if self.table.unpublished:
+            self.table.publish(self.chain.leading(self.tokens, positions // self.table.block_size))
+
     def worst_case(self) -> int:
         """Positions that this sequence can ever need: the last token is never computed."""
         return len(self.request.prompt) + self.sampling.max_tokens - 1
 
     def report(self) -> RequestReport:
-        """What speculation did for this request so far."""
+        """What speculation did for this text so far."""
         counted = self.tally.report(len(self.request.prompt), self.generated)
-        return structs.replace(counted, not_speculated=self.not_speculated)
+        return structs.replace(
+            counted, cached_tokens=self.cached_tokens or 0, not_speculated=self.not_speculated
+        )
+
+
+def text_id(request: str, index: int) -> str:
+    """What the engine calls a text: the request's id for the first, and one derived from it for the others."""
+    return f"{request}#{index}" if index else request
+
+
+def _sampling(sampling: SamplingParams, index: int) -> SamplingParams:
+    return structs.replace(sampling, seed=text_seed(sampling.seed, index)) if index else sampling
 
 
 class Tally:
-    """Counts a request's rounds."""
+    """Counts a text's rounds."""
 
     def __init__(self) -> None:
         self.rounds = 0

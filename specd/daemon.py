@@ -253,6 +253,7 @@ class Daemon:
             max_context=engine.max_context,
             kv_bytes=engine.kv_mib << 20,
             block_size=engine.block_size,
+            prefix_cache=engine.prefix_cache,
             cache_dir=str(cache_dir() / "kernels"),
             draft=self._config.draft_settings(),
             policy=self._config.policy.settings(),

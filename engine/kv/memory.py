@@ -58,6 +58,13 @@ class KVMemory:
         for store in (*self.keys.values(), *self.values.values()):
             store[slots] = 0
 
+    def copy(self, source: int, target: int) -> None:
+        """Copy one block, all layers."""
+        size = self.block_size
+        there, here = slice(target * size, (target + 1) * size), slice(source * size, (source + 1) * size)
+        for store in (*self.keys.values(), *self.values.values()):
+            store[there] = store[here]
+
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of B tables of equal length. blocks: [B, N] -> [B, kv_heads, N * block_size, dim] each."""
         return self._by_block(self.keys[layer], blocks), self._by_block(self.values[layer], blocks)

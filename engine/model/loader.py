@@ -41,6 +41,8 @@ class LoadedModel:
     vocabulary: int
     end_tokens: frozenset[int]
     weight_bytes: int
+    row_width: int
+    """Activations that one row has in flight at a time, at most: numbers, not bytes."""
 
     @property
     def bytes_per_position(self) -> int:
@@ -83,7 +85,14 @@ def load(
         vocabulary=int(text.vocab_size),
         end_tokens=_end_tokens(model),
         weight_bytes=weight_bytes * (2 if isinstance(forward, LeanForward) and forward.held_twice else 1),
+        row_width=_row_width(text),
     )
+
+
+def _row_width(text: Any) -> int:
+    """Residual, input, queries with keys and values, output; gate, up and their product."""
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return int(4 * text.hidden_size + 3 * inner)
 
 
 def _triton(say: Callable[[str], None]) -> Kernels | None:

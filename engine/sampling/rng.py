@@ -19,16 +19,26 @@ class Purpose(IntEnum):
     ACCEPT = 1  # whether a drafted token is kept
     SAMPLE = 2  # the recovered or bonus token
     DRAFT = 3  # the drafted token itself
+    TEXT = 4  # the seed of one of a request's texts
 
 
 def uniforms(
     seeds: NDArray[np.uint64], positions: NDArray[np.int64], purpose: Purpose
 ) -> NDArray[np.float64]:
     """Float64 uniforms in [0, 1), one per (seed, position). Shapes [N], [N] -> [N]."""
-    state = _mix(seeds + _GOLDEN)
-    state = _mix(state ^ (positions.astype(np.uint64) + _GOLDEN))
-    state = _mix(state ^ np.uint64(purpose))
+    state = _keyed(seeds, positions.astype(np.uint64), purpose)
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def text_seed(seed: int, index: int) -> int:
+    """The seed of text `index` of a request with this seed, index >= 1; text 0 has the request's own."""
+    return int(_keyed(np.array([seed], np.uint64), np.array([index], np.uint64), Purpose.TEXT)[0])
+
+
+def _keyed(seeds: NDArray[np.uint64], places: NDArray[np.uint64], purpose: Purpose) -> NDArray[np.uint64]:
+    state = _mix(seeds + _GOLDEN)
+    state = _mix(state ^ (places + _GOLDEN))
+    return _mix(state ^ np.uint64(purpose))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

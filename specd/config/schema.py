@@ -82,6 +82,10 @@ class EngineSection(Section):
     max_context: int = restart(0, "tokens of prompt and output together; 0 takes the model's limit", ge=0)
     kv_mib: int = restart(1024, "memory for keys and values, MiB", ge=1)
     block_size: int = restart(16, "tokens in a block of the KV pool", ge=1, le=256)
+    prefix_cache: bool = restart(
+        True,
+        "keep keys and values of finished texts, for prompts that begin alike, as long as their blocks are spare",
+    )
     hang_seconds: float = hot(
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
     )

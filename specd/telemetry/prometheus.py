@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, Literal, get_args
 
+from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -74,6 +75,7 @@ class Metrics:
         self._load_state = LoadState.FULL
         self._running = self._waiting = 0
         self._kv: KVUsage | None = None
+        self._preempted = 0
         self._target: dict[str, str] | None = None
         self._alerts: dict[tuple[str, str], int] = {}
         self._deliveries: Counter[tuple[str, str]] = Counter()
@@ -90,6 +92,7 @@ class Metrics:
         self._times.observe(report.outputs, now)
         self._goodput.add(report.committed, now)
         self._load_state = report.load_state
+        self._preempted += report.preempted
         self._running, self._waiting = report.running, report.waiting
         self._kv = report.kv
 
@@ -227,8 +230,19 @@ class Metrics:
             f"Tokens committed per second over the last {Rate.WINDOW:.0f} seconds.",
             self._goodput.value(self._clock()),
         )
-        kv = [] if self._kv is None else [(("free",), self._kv.free), (("used",), self._kv.used)]
-        yield _gauges("specd_kv_blocks", "Blocks of the KV pool.", ("state",), kv)
+        kv = {} if self._kv is None else structs.asdict(self._kv)
+        yield _gauges(
+            "specd_kv_blocks",
+            "Blocks of the KV pool; cached ones keep a prefix and are taken when no block is free.",
+            ("state",),
+            [((state,), count) for state, count in kv.items()],
+        )
+        yield _counter(
+            "specd_preemptions_total",
+            "Running texts that gave up their KV blocks, to be computed anew.",
+            (),
+            [((), self._preempted)],
+        )
         yield _counter(
             "specd_engine_restarts_total",
             "Engine processes replaced, by why.",

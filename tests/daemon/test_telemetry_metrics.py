@@ -26,7 +26,9 @@ def a_round(request="r", *, traffic_class="chat", proposer="ngram", k=4, drafted
     return Round(request, traffic_class, proposer, k, drafted, examined, accepted, "acceptance", "why")
 
 
-def a_step(rounds=(), outputs=(), *, committed=0, running=1, waiting=0, load_state=LoadState.FULL):
+def a_step(
+    rounds=(), outputs=(), *, committed=0, running=1, waiting=0, load_state=LoadState.FULL, preempted=0
+):
     return StepReport(
         step=1,
         phases=PhaseSeconds(schedule=0.001, draft=0.002, verify=0.03, commit=0.004),
@@ -35,10 +37,11 @@ def a_step(rounds=(), outputs=(), *, committed=0, running=1, waiting=0, load_sta
         running=running,
         waiting=waiting,
         committed=committed,
-        kv=KVUsage(free=90, used=10),
+        kv=KVUsage(free=85, used=10, cached=5),
         load_state=load_state,
         rounds=list(rounds),
         outputs=list(outputs),
+        preempted=preempted,
     )
 
 
@@ -85,6 +88,7 @@ CONTRACT = {
     "specd_step_seconds": "histogram",
     "specd_goodput_tokens_per_second": "gauge",
     "specd_kv_blocks": "gauge",
+    "specd_preemptions": "counter",
     "specd_time_to_first_token_seconds": "histogram",
     "specd_inter_token_seconds": "histogram",
     "specd_acceptance": "gauge",
@@ -231,10 +235,23 @@ def test_load_is_that_of_the_last_word_from_the_engine():
     assert value(metrics, "specd_running_requests") == 3
     assert value(metrics, "specd_waiting_requests") == 2
     assert value(metrics, "specd_load_state") == 1
-    assert value(metrics, "specd_kv_blocks", state="used") == 10
+    assert [value(metrics, "specd_kv_blocks", state=state) for state in ("free", "used", "cached")] == [
+        85,
+        10,
+        5,
+    ]
     metrics.observe_idle(Idle(step=2, kv=KVUsage(free=100, used=0)))
     assert value(metrics, "specd_running_requests") == 0
     assert value(metrics, "specd_kv_blocks", state="used") == 0
+
+
+def test_preemptions_add_up():
+    """From 0, so that the first one is seen."""
+    metrics = Metrics(version="1")
+    assert value(metrics, "specd_preemptions_total") == 0
+    for now in (0.0, 1.0):
+        metrics.observe_step(a_step(preempted=2), now)
+    assert value(metrics, "specd_preemptions_total") == 4
 
 
 def test_a_failed_reload_keeps_the_time_of_the_last_good_one():

@@ -10,6 +10,7 @@ from msgspec import structs
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
 from engine.model.loader import LoadedModel, load
+from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
 from tests.tiny import make_model_dir, make_tokenizer
 
@@ -38,7 +39,7 @@ def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
         k: int = 3,
         skip: tuple[int, ...] | None = None,
         model: LoadedModel = tiny,
-        **launch: int,
+        **launch: int,  # prefix_cache included
     ) -> Engine:
         draft = DraftSettings(kind=kind, ngram_min=1, ngram_max=3, skip_layers=skip)
         policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
@@ -54,23 +55,26 @@ def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
         engine.check_integrity()
         assert not engine.has_work, "a test left requests in its engine"
         assert engine.kv_usage().used == 0, "blocks leaked"
-        assert engine.pool.promised == 0, "promises leaked"
 
 
 def request(name: str, prompt: list[int], **changes: object) -> Request:
     """A greedy request of 24 tokens that ignores end-of-sequence, unless told otherwise."""
-    own = {key: changes.pop(key) for key in ("speculate", "k", "traffic_class") if key in changes}
+    own = {key: changes.pop(key) for key in ("speculate", "k", "n", "traffic_class") if key in changes}
     sampling = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **changes}
     return Request(id=name, prompt=prompt, sampling=SamplingParams(**sampling), **own)
 
 
 def finish(engine: Engine) -> dict[str, Output]:
-    """Step until nothing is left, checking integrity each time; each request's outputs joined into its last one."""
+    """Step until nothing is left, checking integrity each time; each text's outputs joined into its last one.
+
+    Text 0 goes by the request's id, text i by `id#i`.
+    """
     joined: dict[str, Output] = {}
     while engine.has_work:
         for output in engine.step().outputs:
-            before = joined.get(output.id)
-            joined[output.id] = output if before is None else _join(before, output)
+            name = text_id(output.id, output.index)
+            before = joined.get(name)
+            joined[name] = output if before is None else _join(before, output)
         engine.check_integrity()
     return joined
 

@@ -1,0 +1,69 @@
+"""What others are told of a round: the policy before and after it, the daemon, and the client."""
+
+from engine.api import Output, RequestReport, Round
+from engine.commit import Ending
+from engine.draft.base import Draft
+from engine.sequence import Sequence
+from policies.base import Decision, Observation, Reason, RequestView
+
+
+def view(sequence: Sequence) -> RequestView:
+    """What the policy may know of a text."""
+    request = sequence.request
+    return RequestView(
+        request=sequence.id,
+        traffic_class=request.traffic_class,
+        tenant=request.tenant,
+        remaining_tokens=sequence.remaining,
+        context_tokens=len(sequence.tokens),
+        speculate=request.speculate and request.sampling.prompt_logprobs is None,
+        fixed_k=request.k,
+    )
+
+
+def granted(decision: Decision, room: int) -> Decision:
+    """The decision, with no more tokens than the pool had room for."""
+    if room == decision.k:
+        return decision
+    return Decision(
+        room, Reason.NO_ROOM, f"no room: the KV blocks left hold {room} of {decision.k} drafted tokens"
+    )
+
+
+def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: Ending, *, asked: str) -> Round:
+    """Add a round to the text's tally. asked: the name of the engine's proposer."""
+    proposer = draft.proposer or (asked if decision.k > 0 else "none")
+    drafted = len(draft.tokens)
+    sequence.tally.add(decision.k, proposer, drafted, ending.examined, ending.accepted)
+    return Round(
+        request=sequence.id,
+        traffic_class=sequence.request.traffic_class,
+        proposer=proposer,
+        k=decision.k,
+        drafted=drafted,
+        examined=ending.examined,
+        accepted=ending.accepted,
+        reason=decision.reason,
+        text=decision.text,
+    )
+
+
+def observation(r: Round) -> Observation:
+    """What the policy learns from a round."""
+    return Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)
+
+
+def output(sequence: Sequence, ending: Ending, report: RequestReport | None = None) -> Output:
+    """What the step's ending adds; it is in the sequence's text already."""
+    first = sequence.generated == len(ending.tokens) and not sequence.unjudged
+    return Output(
+        id=sequence.request.id,
+        index=sequence.index,
+        tokens=ending.tokens,
+        logprobs=ending.logprobs,
+        prompt_logprobs=sequence.prompt_logprobs if first else None,
+        finish=ending.finish,
+        error=ending.error,
+        refused=ending.refused,
+        report=report,
+    )

@@ -1,0 +1,99 @@
+"""What the engine needs is known before it is allocated, and compared with what there is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.api import Launch
+from engine.budget import Budget, available_bytes, budget, weights_shortage
+from engine.core import CannotServeError, Engine
+from engine.model.loader import LoadedModel
+from policies.settings import PolicySettings
+
+CPU = torch.device("cpu")
+MIB = 1 << 20
+MEMINFO = "MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:  4096 kB\n"
+
+
+def machine(root: Path, **files: str) -> Path:
+    """A made-up /proc and /sys; `__` in a name is a slash."""
+    for name, text in {"proc__meminfo": MEMINFO, **files}.items():
+        file = root / name.replace("__", "/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def test_without_a_limit_the_hosts_memory_counts(tmp_path: Path) -> None:
+    root = machine(tmp_path, proc__self__cgroup="0::/a\n")
+    assert available_bytes(CPU, root) == 4 * MIB
+
+
+def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
+    """Version 2: the limit of a group further up, less what it uses, file pages that can go not counted."""
+    root = machine(tmp_path, proc__self__cgroup="0::/a/b\n")
+    for group, limit, usage, files in (("a/b", "max", MIB, 0), ("a", str(3 * MIB), 2 * MIB, MIB // 2)):
+        at = root / "sys/fs/cgroup" / group
+        at.mkdir(parents=True, exist_ok=True)
+        (at / "memory.max").write_text(f"{limit}\n")
+        (at / "memory.current").write_text(f"{usage}\n")
+        (at / "memory.stat").write_text(f"anon 5\ninactive_file {files}\n")
+    assert available_bytes(CPU, root) == MIB + MIB // 2
+
+
+def test_groups_of_version_1_count_too_also_from_inside_a_container(tmp_path: Path) -> None:
+    """There the path that /proc names is not under the mount, and the mount itself is the group."""
+    root = machine(tmp_path, proc__self__cgroup="9:name=systemd:/\n4:memory:/docker/1\n0::/\n")
+    at = root / "sys/fs/cgroup/memory"
+    at.mkdir(parents=True)
+    (at / "memory.limit_in_bytes").write_text(f"{2 * MIB}\n")
+    (at / "memory.usage_in_bytes").write_text(f"{3 * MIB}\n")
+    (at / "memory.stat").write_text("total_inactive_file 0\n")
+    assert available_bytes(CPU, root) == 0
+
+
+def test_this_machine_has_memory() -> None:
+    assert available_bytes(CPU) > MIB
+
+
+@pytest.mark.parametrize(
+    ("kv", "verify", "sentence"),
+    [
+        (8, 1, None),
+        (15, 1, "6 MiB more than the 10 MiB available: lower engine.kv_mib to 9"),
+        (1, 99, "lower engine.max_running or policy.k_max"),
+    ],
+)
+def test_a_shortage_says_what_to_lower(kv: int, verify: int, sentence: str | None) -> None:
+    said = Budget(weights=500 * MIB, kv=kv * MIB, draft_kv=0, verify=verify * MIB).shortage(10 * MIB)
+    assert said is None if sentence is None else sentence in said
+
+
+def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
+    launch = Launch(model_path="", kv_bytes=MIB, max_running=4, policy=PolicySettings(k_max=3))
+    needs = budget(launch, tiny)
+    assert needs.kv == MIB
+    assert needs.verify > 4 * 4 * tiny.vocabulary * tiny.dtype.itemsize
+    more = budget(
+        Launch(model_path="", max_running=8, policy=PolicySettings(k_max=7)), replace(tiny, row_width=0)
+    )
+    assert more.verify == 4 * budget(launch, replace(tiny, row_width=0)).verify
+
+
+def test_an_engine_that_does_not_fit_is_refused_with_what_to_lower(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has allocated anything, and after it has said what it would need."""
+    said: list[str] = []
+    monkeypatch.setattr("engine.core.available_bytes", lambda _: 64 * MIB)
+    launch = Launch(model_path=str(tiny_dir), dtype="float32", kv_bytes=1 << 40)
+    with pytest.raises(CannotServeError, match=r"lower engine\.kv_mib to"):
+        Engine.start(launch, said.append)
+    assert any(line.startswith("memory: weights") and "target KV 1048576 MiB" in line for line in said)
+
+
+def test_weights_that_do_not_fit_are_not_even_read(tiny_dir: Path) -> None:
+    assert weights_shortage(tiny_dir, 1 << 30) is None
+    assert "take a smaller model" in weights_shortage(tiny_dir, 10)
