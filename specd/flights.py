@@ -53,7 +53,8 @@ class Flight:
         self.request: Request | None = None
         self.done = False
         self._release = release
-        # Bounded by the request's own max_tokens: every output but the last commits at least one token.
+        self._ended: set[int] = set()
+        # Bounded by the request's own max_tokens and n: every output but a text's last commits a token at least.
         self._outputs: asyncio.Queue[Output | Refusal] = asyncio.Queue()
 
     def __enter__(self) -> Self:
@@ -63,8 +64,12 @@ class Flight:
         self._release(self)
 
     def put(self, output: Output | Refusal) -> None:
-        """Hand over the next output; a refusal or an output with `finish` is the last."""
-        self.done = isinstance(output, Refusal) or output.finish is not None
+        """Hand over the next output; a refusal is the last, and so is the output that finishes the last text."""
+        if isinstance(output, Refusal):
+            self.done = True
+        elif output.finish is not None:
+            self._ended.add(output.index)
+            self.done = self.request is None or len(self._ended) == self.request.n
         self._outputs.put_nowait(output)
 
     async def next(self) -> Output:
@@ -78,12 +83,9 @@ class Flight:
         return output
 
     async def outputs(self) -> AsyncIterator[Output]:
-        """All of them, up to the one with `finish`."""
-        while True:
-            output = await self.next()
-            yield output
-            if output.finish is not None:
-                return
+        """All of them, up to the end of the last text."""
+        while not (self.done and self._outputs.empty()):
+            yield await self.next()
 
 
 class Flights:

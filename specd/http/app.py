@@ -11,21 +11,11 @@ from starlette.types import ASGIApp
 
 from specd.http.asgi import JsonPost, application, json_response
 from specd.http.bodies import ChatBody, CompletionBody
+from specd.http.encode import encode_chat, encode_completion
 from specd.http.errors import ApiError
 from specd.http.generate import GenerateEndpoint, Service
 from specd.http.guard import Keys, RequireKey
-from specd.http.prompt import PromptEncoder
 from specd.http.shapes import ChatShape, CompletionShape
-
-
-async def encode_completion(encoder: PromptEncoder, body: CompletionBody) -> list[int]:
-    """Text goes through the tokenizer, tokens are checked."""
-    return await encoder.text(body.prompt) if isinstance(body.prompt, str) else encoder.checked(body.prompt)
-
-
-async def encode_chat(encoder: PromptEncoder, body: ChatBody) -> list[int]:
-    """Through the model's chat template."""
-    return await encoder.chat([message.as_template_input() for message in body.messages])
 
 
 def inference_app(service: Service, keys: Keys, unready: Callable[[], str | None]) -> ASGIApp:

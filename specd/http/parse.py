@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from specd.http.bodies import Generation
 from specd.http.errors import ApiError
 
-_HARMLESS: Final = frozenset(
+HARMLESS: Final = frozenset(
     {
         "metadata",
         "store",
@@ -18,41 +18,34 @@ _HARMLESS: Final = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",
     }
 )
 """Parameters of OpenAI's that change nothing in the text."""
 
-_NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "echo": (False,),
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "reasoning_effort": (),
     "verbosity": (),
     "web_search_options": (),
+    "bad_words": ([],),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "priority": (0,),
 }
-"""Parameters that are not built, with the values that ask for nothing."""
+"""Parameters of OpenAI's and vLLM's that are not built, with the values that ask for nothing."""
 
 _RULES: Final[Mapping[str, str]] = {
     "greater_than_equal": "be at least {ge}",
     "greater_than": "be greater than {gt}",
+    "less_than": "be less than {lt}",
     "less_than_equal": "be at most {le}",
     "finite_number": "be finite",
     "int_type": "be a whole number",
@@ -62,6 +55,7 @@ _RULES: Final[Mapping[str, str]] = {
     "string_type": "be a string",
     "list_type": "be a list",
     "model_type": "be an object",
+    "dict_type": "be an object",
     "literal_error": "be {expected}",
     "string_too_short": "have at least {min_length} character",
     "string_too_long": "have at most {max_length} characters",
@@ -77,12 +71,12 @@ AnyBody = TypeVar("AnyBody", bound=Generation)
 def parse(kind: type[AnyBody], body: bytes) -> AnyBody:
     """The validated body. Raises `ApiError` 400 that names the first fault."""
     raw = _object(body)
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         if name in raw and not _asks_for_nothing(raw.pop(name), neutral):
             message = f"{name} is not built in specd yet: leave it out"
             raise ApiError(400, message, param=name, code="unsupported_parameter")
     try:
-        return kind.model_validate({key: value for key, value in raw.items() if key not in _HARMLESS})
+        return kind.model_validate({key: value for key, value in raw.items() if key not in HARMLESS})
     except ValidationError as error:
         raise _bad_request(error.errors(include_url=False)[0]) from None
 
@@ -105,7 +99,8 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _bad_request(fault: ErrorDetails) -> ApiError:
-    param = ".".join(map(str, fault["loc"])) or None
+    place = [*fault["loc"], *filter(None, [fault.get("ctx", {}).get("param")])]
+    param = ".".join(map(str, place)) or None
     return ApiError(400, _sentence(param, fault), param=param, code="invalid_value")
 
 
@@ -113,6 +108,8 @@ def _sentence(param: str | None, fault: ErrorDetails) -> str:
     kind = fault["type"]
     if param is None:
         return fault["msg"]
+    if kind == "contradiction" and "ctx" in fault:
+        return f"{param} {fault['ctx']['sentence']}"
     if kind == "extra_forbidden":
         return f"{param} is not a parameter that specd knows: remove it"
     if kind == "missing":

@@ -2,17 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
 
-import jinja2
 from tokenizers import Tokenizer
 
 from specd.errors import ModelError
+from specd.http.chat_template import Chat, ChatTemplate
 from specd.http.errors import ApiError
+from specd.http.token_bytes import TokenBytes
 
 _NO_TEMPLATE: Final = (
     "this model has no chat template: use /v1/completions,"
@@ -25,59 +25,50 @@ class PromptEncoder:
     """Turns what a client sends into what the engine takes."""
 
     tokenizer: Tokenizer
-    template: str | None
-    render: Callable[..., tuple[list[str], Any]]
-    """transformers' own renderer, so that a template means here what it means there."""
-    special_tokens: Mapping[str, str]
-    """`bos_token` and its like, which templates refer to."""
+    template: ChatTemplate | None
+    token_bytes: TokenBytes
 
     @classmethod
     def load(cls, directory: Path) -> Self:
         """Read the directory; takes a second or so. Raises `ModelError`."""
         settings = _json(directory / "tokenizer_config.json")
+        tokenizer = _tokenizer(directory / "tokenizer.json")
+        source = _template(directory, settings)
         return cls(
-            tokenizer=_tokenizer(directory / "tokenizer.json"),
-            template=_template(directory, settings),
-            # Takes seconds to import, which must not delay the listeners.
-            render=import_module("transformers.utils.chat_template_utils").render_jinja_template,
-            special_tokens=_special_tokens(settings),
+            tokenizer=tokenizer,
+            template=None if source is None else ChatTemplate.load(source, _special_tokens(settings)),
+            token_bytes=TokenBytes(tokenizer),
         )
 
     async def text(self, prompt: str) -> list[int]:
         """A plain prompt, with the special tokens that the model wants around one."""
         return await asyncio.to_thread(self._encode, prompt, special=True)
 
-    async def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A chat, up to where the assistant's answer begins. Raises `ApiError` when it cannot be rendered."""
-        return await asyncio.to_thread(self._encode_chat, messages)
+    async def chat(self, chat: Chat) -> list[int]:
+        """A chat, up to where the assistant goes on. Raises `ApiError` when it cannot be rendered."""
+        return await asyncio.to_thread(self._encode_chat, chat)
 
-    def checked(self, tokens: list[int]) -> list[int]:
-        """Tokens that the client chose itself. Raises `ApiError` for one that does not exist."""
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Raises `ApiError` if the model has none."""
+        if self.template is None:
+            raise ApiError(400, _NO_TEMPLATE, code="no_chat_template")
+        return self.template
+
+    def check(self, tokens: Iterable[int], param: str) -> None:
+        """Raises `ApiError` for a token of the client's that does not exist."""
         size = self.tokenizer.get_vocab_size(with_added_tokens=True)
         beyond = next((token for token in tokens if token >= size), None)
         if beyond is not None:
-            message = f"prompt: token id {beyond} is beyond the vocabulary, which has {size} tokens"
-            raise ApiError(400, message, param="prompt", code="invalid_value")
-        return tokens
+            message = f"{param}: token id {beyond} is beyond the vocabulary, which has {size} tokens"
+            raise ApiError(400, message, param=param, code="invalid_value")
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
-    def _encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if self.template is None:
-            raise ApiError(400, _NO_TEMPLATE, code="no_chat_template")
-        try:
-            (text,), _ = self.render(
-                conversations=[list(messages)],
-                chat_template=self.template,
-                add_generation_prompt=True,
-                **self.special_tokens,
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
-            message = f"the model's chat template refuses these messages: {error}"
-            raise ApiError(400, message, param="messages", code="chat_template") from None
+    def _encode_chat(self, chat: Chat) -> list[int]:
         # The template has written the special tokens itself.
-        return self._encode(text, special=False)
+        return self._encode(self.chat_template.text(chat), special=False)
 
 
 def _tokenizer(file: Path) -> Tokenizer:

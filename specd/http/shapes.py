@@ -1,9 +1,15 @@
 """What answers look like: OpenAI's two formats, whole and in chunks, and specd's own report."""
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.api import RequestReport
+from specd.http.choice import Said
+from specd.http.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
+from specd.http.token_bytes import TokenBytes
+from specd.http.tools import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +20,7 @@ class Head:
     created: int
     model: str
 
-    def wrap(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def wrap(self, kind: str, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """An answer or a chunk of it."""
         return {
             "id": self.id,
@@ -26,82 +32,120 @@ class Head:
 
 
 class Shape(Protocol):
-    """One of the two formats."""
+    """One of the two formats. Choices come without their index, logprobs and finish, which look alike in both."""
 
     @property
     def prefix(self) -> str:
         """Begins the ids of answers."""
 
-    def whole(self, head: Head, text: str, finish: str) -> dict[str, Any]:
-        """The answer in one piece."""
+    @property
+    def whole_kind(self) -> str:
+        """`object` of an answer."""
 
-    def opening(self, head: Head) -> dict[str, Any] | None:
-        """The chunk before any text, if the format has one."""
+    @property
+    def chunk_kind(self) -> str:
+        """`object` of a piece of it."""
 
-    def chunk(self, head: Head, text: str, finish: str | None) -> dict[str, Any]:
-        """A piece of the answer."""
+    def logprobs(self, tokens: TokenBytes, likeliest: int) -> Logprobs:
+        """For one choice."""
 
-    def tail(self, head: Head) -> dict[str, Any]:
-        """A chunk without a choice, for usage."""
+    def whole(self, said: Said) -> dict[str, Any]:
+        """A choice in one piece."""
+
+    def opening(self) -> dict[str, Any] | None:
+        """A choice's chunk before any text, if the format has one."""
+
+    def chunk(self, said: Said, calls_before: int) -> dict[str, Any]:
+        """A piece of a choice that has made so many calls already."""
+
+    def with_prompt_logprobs(self, answer: dict[str, Any], found: list[Any]) -> dict[str, Any]:
+        """vLLM has them in different places."""
 
 
 class CompletionShape:
     """`/v1/completions`."""
 
     prefix = "cmpl"
+    whole_kind = chunk_kind = "text_completion"
 
-    def whole(self, head: Head, text: str, finish: str) -> dict[str, Any]:
-        """The answer in one piece."""
-        return self.chunk(head, text, finish)
+    def logprobs(self, tokens: TokenBytes, likeliest: int) -> Logprobs:
+        """Parallel lists."""
+        return CompletionLogprobs(tokens, likeliest)
 
-    def opening(self, _: Head) -> None:
+    def whole(self, said: Said) -> dict[str, Any]:
+        """Text."""
+        return {"text": said.text}
+
+    def opening(self) -> None:
         """There is none."""
 
-    def chunk(self, head: Head, text: str, finish: str | None) -> dict[str, Any]:
+    def chunk(self, said: Said, _: int) -> dict[str, Any]:
         """Pieces look like the whole."""
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
-        return head.wrap("text_completion", [choice])
+        return self.whole(said)
 
-    def tail(self, head: Head) -> dict[str, Any]:
-        """Without a choice."""
-        return head.wrap("text_completion", [])
+    def with_prompt_logprobs(self, answer: dict[str, Any], found: list[Any]) -> dict[str, Any]:
+        """In every choice."""
+        choices = [choice | {"prompt_logprobs": found} for choice in answer["choices"]]
+        return answer | {"choices": choices}
 
 
 class ChatShape:
     """`/v1/chat/completions`."""
 
     prefix = "chatcmpl"
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
 
-    def whole(self, head: Head, text: str, finish: str) -> dict[str, Any]:
-        """The answer as a message."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
-        return head.wrap("chat.completion", [choice])
+    def logprobs(self, tokens: TokenBytes, likeliest: int) -> Logprobs:
+        """An object for each token."""
+        return ChatLogprobs(tokens, likeliest)
 
-    def opening(self, head: Head) -> dict[str, Any]:
+    def whole(self, said: Said) -> dict[str, Any]:
+        """A message; without text where there are only calls."""
+        content = None if said.calls and not said.text else said.text
+        message = {"role": "assistant", "content": content, "refusal": None}
+        return {"message": message | _calls([_call(call) for call in said.calls])}
+
+    def opening(self) -> dict[str, Any]:
         """Says who speaks."""
-        return self._chunk(head, {"role": "assistant", "content": ""}, None)
+        return {"delta": {"role": "assistant", "content": ""}}
 
-    def chunk(self, head: Head, text: str, finish: str | None) -> dict[str, Any]:
+    def chunk(self, said: Said, calls_before: int) -> dict[str, Any]:
         """A delta of the message."""
-        return self._chunk(head, {"content": text} if text else {}, finish)
+        text = {"content": said.text} if said.text else {}
+        calls = [{"index": at, **_call(call)} for at, call in enumerate(said.calls, start=calls_before)]
+        return {"delta": text | _calls(calls)}
 
-    def tail(self, head: Head) -> dict[str, Any]:
-        """Without a choice."""
-        return head.wrap("chat.completion.chunk", [])
-
-    def _chunk(self, head: Head, delta: dict[str, str], finish: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return head.wrap("chat.completion.chunk", [choice])
+    def with_prompt_logprobs(self, answer: dict[str, Any], found: list[Any]) -> dict[str, Any]:
+        """Once."""
+        return answer | {"prompt_logprobs": found}
 
 
-def usage(prompt: int, completion: int) -> dict[str, int]:
-    """Tokens, as they are paid for."""
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"tool_calls": calls} if calls else {}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {
+        "id": f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """Tokens, as they are paid for: the prompt once, and all of its texts."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def report(found: RequestReport, target_revision: str, draft_revision: str) -> dict[str, Any]:
     """The response extension."""
+    why_not = {} if found.not_speculated is None else {"not_speculated": found.not_speculated}
     return {
         "rounds": found.rounds,
         "drafted": found.drafted,
@@ -111,4 +155,5 @@ def report(found: RequestReport, target_revision: str, draft_revision: str) -> d
         "proposers": found.proposers,
         "target_revision": target_revision,
         "draft_revision": draft_revision,
+        **why_not,
     }

@@ -126,7 +126,7 @@ class TokenTimes:
         self.first = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0))
         self.between = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5))
         self._waiting: dict[str, float] = {}  # request -> when it started
-        self._flowing: dict[str, float] = {}  # request -> when its last token came
+        self._flowing: dict[tuple[str, int], float] = {}  # (request, which text) -> when its last token came
 
     def started(self, request: str, now: float) -> None:
         """The request, which waits since `now` for its first token, was handed to the engine."""
@@ -141,17 +141,19 @@ class TokenTimes:
         """A round that commits n tokens counts as n equal pauses: sum and count stay those of tokens."""
         for output in outputs:
             if output.tokens:
-                self._tokens(output.id, len(output.tokens), now)
+                self._tokens(output, now)
             if output.finish is not None:
                 self._waiting.pop(output.id, None)
-                self._flowing.pop(output.id, None)
+                self._flowing.pop((output.id, output.index), None)
 
-    def _tokens(self, request: str, count: int, now: float) -> None:
-        last = self._flowing.get(request)
+    def _tokens(self, output: Output, now: float) -> None:
+        """A request has one time to first token, however many texts it asks for."""
+        text, count = (output.id, output.index), len(output.tokens)
+        last = self._flowing.get(text)
         if last is not None:
             self.between.add((now - last) / count, count)
-        elif (started := self._waiting.pop(request, None)) is not None:
+        elif (started := self._waiting.pop(output.id, None)) is not None:
             self.first.add(now - started)
-        else:
+        elif not output.index:
             return
-        self._flowing[request] = now
+        self._flowing[text] = now

@@ -1,5 +1,8 @@
 """An engine without a model: a real process that speaks the wire and echoes every prompt, round and round.
 
+Text i of a request begins at token i of the prompt. With logprobs, each token is the likeliest, at -0.5, and the next
+ids follow at -1.5, -2.5 and so on.
+
 Its manners come from a JSON file that is read anew at each start, so a test can change them between lives:
   refuse          a sentence: Refused instead of Ready
   exit_loading    an exit code: end while loading
@@ -38,6 +41,7 @@ from engine.api import (
     Shutdown,
     StepReport,
     Submit,
+    TokenLogprob,
 )
 from engine.wire import frame, read_to_engine
 from policies.base import LoadState
@@ -46,35 +50,53 @@ EOS, CRASH, HANG, FAIL = 1, 2, 3, 4
 BLOCKS = 64
 
 
-class Sequence:
-    """One request's progress: token i is token i of the endlessly repeated prompt."""
+def scored(token: int, likeliest: int) -> TokenLogprob:
+    return TokenLogprob(token, -0.5, 1, [(token + i, -0.5 - i) for i in range(likeliest)])
 
-    def __init__(self, request: Request) -> None:
+
+class Sequence:
+    """One text's progress: token i of text t is token i + t of the endlessly repeated prompt."""
+
+    def __init__(self, request: Request, index: int) -> None:
         self.request = request
+        self.index = index
         self.tokens = 0
         self.rounds: list[Round] = []
 
     def step(self, k: int) -> Output:
+        sampling = self.request.sampling
         if FAIL in self.request.prompt:
             return Output(
                 id=self.request.id, tokens=[], finish="error", error="the fake engine was told to fail"
             )
-        drafted = k if self.request.speculate else 0
+        first = not self.rounds
+        drafted = k if self.request.speculate and sampling.prompt_logprobs is None else 0
         accepted = drafted if len(self.rounds) % 2 == 0 else drafted // 2
-        left = self.request.sampling.max_tokens - self.tokens
-        tokens, finish = [], None
-        for _ in range(min(accepted + 1, left)):
-            tokens.append(self.request.prompt[self.tokens % len(self.request.prompt)])
-            self.tokens += 1
-            if tokens[-1] == EOS and not self.request.sampling.ignore_eos:
-                finish = "stop"
-                break
-        if finish is None and self.tokens == self.request.sampling.max_tokens:
-            finish = "length"
+        tokens, finish = self._tokens(accepted)
         self.rounds.append(self._round(drafted, accepted))
         return Output(
-            id=self.request.id, tokens=tokens, finish=finish, report=self.report() if finish else None
+            id=self.request.id,
+            index=self.index,
+            tokens=tokens,
+            logprobs=None if sampling.logprobs is None else [scored(t, sampling.logprobs) for t in tokens],
+            prompt_logprobs=self._prompt_logprobs() if first and self.index == 0 else None,
+            finish=finish,
+            report=self.report() if finish else None,
         )
+
+    def _tokens(self, accepted: int) -> tuple[list[int], str | None]:
+        prompt, sampling = self.request.prompt, self.request.sampling
+        tokens = []
+        for _ in range(min(accepted + 1, sampling.max_tokens - self.tokens)):
+            tokens.append(prompt[(self.tokens + self.index) % len(prompt)])
+            self.tokens += 1
+            if tokens[-1] == EOS and not sampling.ignore_eos:
+                return tokens, "stop"
+        return tokens, "length" if self.tokens == sampling.max_tokens else None
+
+    def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
+        count = self.request.sampling.prompt_logprobs
+        return None if count is None else [None, *(scored(token, count) for token in self.request.prompt[1:])]
 
     def _round(self, drafted: int, accepted: int) -> Round:
         return Round(
@@ -100,13 +122,15 @@ class Sequence:
             proposers={"ngram": sum(r.drafted > 0 for r in self.rounds)},
             prompt_tokens=len(self.request.prompt),
             tokens=self.tokens,
+            cached_tokens=len(self.request.prompt) // 2,
+            not_speculated=None if self.request.sampling.prompt_logprobs is None else "prompt logprobs",
         )
 
 
 class Engine:
     def __init__(self, sock: socket.socket, manners: dict) -> None:
         self.sock, self.manners = sock, manners
-        self.sequences: dict[str, Sequence] = {}
+        self.sequences: dict[tuple[str, int], Sequence] = {}
         self.steps = 0
 
     def send(self, message) -> None:
@@ -153,9 +177,11 @@ class Engine:
     def take(self, message) -> bool:
         match message:
             case Submit(request):
-                self.sequences[request.id] = Sequence(request)
+                for index in range(request.n):
+                    self.sequences[request.id, index] = Sequence(request, index)
             case Cancel(id):
-                self.sequences.pop(id, None)
+                for key in [key for key in self.sequences if key[0] == id]:
+                    del self.sequences[key]
             case Configure():
                 self.policy = message.policy
             case Shutdown() | None:
@@ -177,7 +203,7 @@ class Engine:
         outputs = [s.step(fixed if s.request.k is None else s.request.k) for s in running]
         for output in outputs:
             if output.finish:
-                del self.sequences[output.id]
+                del self.sequences[output.id, output.index]
         self.steps += 1
         self.send(
             StepReport(

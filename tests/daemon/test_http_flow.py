@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from specd.config.schema import Config, TargetSection
-from specd.http.app import encode_completion
 from specd.http.bodies import CompletionBody
 from specd.http.classes import ClassNames
+from specd.http.encode import encode_completion
 from specd.http.generate import GenerateEndpoint, Service
 from specd.http.shapes import CompletionShape
 from specd.serving import load_served

@@ -49,7 +49,12 @@ def test_completion_counts_its_tokens(daemon):
     body = complete(daemon, model="tiny", prompt="abc", max_tokens=5)
     assert body["object"] == "text_completion"
     assert body["choices"] == [{"index": 0, "text": "abcab", "logprobs": None, "finish_reason": "length"}]
-    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+    assert body["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 5,
+        "total_tokens": 8,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
     assert "specd" not in body
 
 
