@@ -104,11 +104,12 @@ class TaggedReader:
         if not tag:
             return None
         call, rest = _call(self._held, "arguments")
-        if call is not None and rest.lstrip().startswith(self.CLOSE):
-            self._held, self._inside, self._called = rest.lstrip()[len(self.CLOSE) :], False, True
+        rest = rest.lstrip()
+        if call is not None and rest.startswith(self.CLOSE):
+            self._held, self._inside, self._called = rest.removeprefix(self.CLOSE), False, True
             return Piece(calls=(call,))
-        if call is None and _within_string(self._held):
-            return None
+        if _unfinished(self._held) if call is None else self.CLOSE.startswith(rest.rstrip()):
+            return None  # the tag is part of an argument
         self._held, self._inside = after, False
         return Piece(self.OPEN + before + tag)
 
@@ -160,13 +161,14 @@ def _call(text: str, key: str) -> tuple[Call | None, str]:
     return None, text
 
 
-def _within_string(text: str) -> bool:
-    """Whether the text ends inside a string of JSON: a tag there is part of an argument."""
+def _unfinished(text: str) -> bool:
+    """Whether more text may make JSON of it."""
+    text = text.strip()
     try:
-        _decode(text.lstrip())
+        _decode(text)
     except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except RecursionError:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(text)
+    except (ValueError, RecursionError):
         pass
     return False
 

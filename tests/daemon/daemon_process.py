@@ -100,7 +100,11 @@ class DaemonProcess:
         return self._http.post(self.url + path, json=body, **options)
 
     def get(self, path: str) -> httpx2.Response:
-        base = self.url if path in {"/health", "/ready"} or path.startswith("/v1") else self.admin
+        base = (
+            self.url
+            if path in {"/health", "/ready", "/openapi.json"} or path.startswith("/v1")
+            else self.admin
+        )
         return self._http.get(base + path)
 
     def status(self) -> dict[str, Any]:

@@ -66,9 +66,8 @@ class Sequence:
     def step(self, k: int) -> Output:
         sampling = self.request.sampling
         if FAIL in self.request.prompt:
-            return Output(
-                id=self.request.id, tokens=[], finish="error", error="the fake engine was told to fail"
-            )
+            error = "the fake engine was told to fail"
+            return Output(id=self.request.id, index=self.index, tokens=[], finish="error", error=error)
         first = not self.rounds
         drafted = k if self.request.speculate and sampling.prompt_logprobs is None else 0
         accepted = drafted if len(self.rounds) % 2 == 0 else drafted // 2
