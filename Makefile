@@ -8,10 +8,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench demo clean
+.PHONY: help run test check bench bench-gpu demo clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  ARGS="..." is passed on by run, test and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
 
 run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
@@ -33,6 +33,10 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the
 bench: $(VENV)/.dev  ## measure this host, against transformers' own generate
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.run $(ARGS)
+
+bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.gpu $(ARGS)
 
 demo:  ## a load ramp and a target update, watched
 	@echo 'make demo: not built yet in this version; "make run" serves, "specd bench" makes load.' >&2; exit 2

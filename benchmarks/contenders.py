@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
+from engine.api import DraftKind, DraftSettings, Launch, Request, SamplingParams, StepReport
 from engine.core import Engine
 from policies.settings import LoadSettings, PolicySettings
 
@@ -36,8 +36,12 @@ class Generate:
 class Ours:
     """The engine without the daemon around it, as `generate` is without a server."""
 
-    def __init__(self, path: Path, cache: Path) -> None:
-        launch = Launch(model_path=str(path), cache_dir=str(cache), draft=DraftSettings(kind="ngram"))
+    def __init__(self, path: Path, cache: Path | None, *, kind: DraftKind = "ngram", **settings: Any) -> None:
+        """settings: of Launch."""
+        self._draft = DraftSettings(kind=kind)
+        launch = Launch(
+            model_path=str(path), cache_dir=str(cache) if cache else "", draft=self._draft, **settings
+        )
         self.engine = Engine.start(launch, lambda _: None)
         self._serial = 0
 
@@ -67,8 +71,17 @@ class Ours:
         self.engine.check_integrity()
         return reports
 
+    def texts(self, prompts: Prompts, tokens: int) -> list[list[int]]:
+        """What it says to each prompt, all at once."""
+        first = self._serial + 1
+        said: dict[str, list[int]] = {str(first + i): [] for i in range(len(prompts))}
+        for report in self.reports(prompts, tokens):
+            for output in report.outputs:
+                said[output.id] += output.tokens
+        return list(said.values())
+
     def _configure(self, policy: PolicySettings) -> None:
-        self.engine.configure(policy, DraftSettings(kind="ngram"))
+        self.engine.configure(policy, self._draft)
 
 
 def encode(path: Path, texts: Sequence[str]) -> list[list[int]]:
