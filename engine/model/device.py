@@ -16,9 +16,3 @@ def unavailable_reason(device: str) -> str | None:
         'engine.device is "cuda", but torch finds no GPU here: see that nvidia-smi lists one and that '
         'CUDA_VISIBLE_DEVICES does not hide it, or set engine.device = "cpu"'
     )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory of a GPU that nobody holds. What torch's allocator keeps for itself counts as held."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free)

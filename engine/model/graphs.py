@@ -62,6 +62,9 @@ class Graphs:
             torch.zeros(n, dtype=torch.int64, device=device) for n in lengths
         ]  # in _columns' order
         self._every_row = torch.arange(sizes[-1], device=device)
+        self._logits: Tensor | None = (
+            None  # [largest size, V], of whichever ran last: each graph's own would add up
+        )
         self._captured: WeakKeyDictionary[Forward, dict[int, Run]] = WeakKeyDictionary()
 
     def padding(self, rows: int) -> int:
@@ -94,7 +97,14 @@ class Graphs:
         tokens, positions, slots, starts, first_rows, counts = (column[:rows] for column in by_row)
         tiles = Tiles(positions, slots, starts, first_rows, counts, blocks, like.depth, like.block_size)
         every_row = self._every_row[:rows]
-        return lambda: forward(tokens[None], positions[None], self._attention(tiles), every_row)
+
+        def run() -> Tensor:
+            logits = forward(tokens[None], positions[None], self._attention(tiles), every_row)
+            if self._logits is None:
+                self._logits = logits.new_empty(self.sizes[-1], logits.shape[1])
+            return self._logits[:rows].copy_(logits)
+
+        return run
 
 
 def _columns(batch: RaggedBatch, tiles: Tiles) -> list[Tensor]:
