@@ -13,6 +13,7 @@ from policies.settings import PolicySettings
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftKind = Literal["none", "ngram", "layer-skip"]
+Quantization = Literal["none", "int8", "fp8"]
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -256,6 +257,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     model_path: str
     """A local Hugging Face directory."""
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    quantization: Quantization = "none"
+    """Of the linears' weights, done at the start; the quantised model is then the target."""
     device: Literal["cpu", "cuda"] = "cpu"
     cuda_graphs: bool = True
     """On CUDA: capture small steps at the start and replay them."""

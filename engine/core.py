@@ -97,9 +97,9 @@ class Engine:
             raise CannotServeError(reason)
         path = Path(launch.model_path)
         cache = Path(launch.cache_dir) if launch.cache_dir else None
-        device = torch.device(launch.device)
+        device, dtype = torch.device(launch.device), getattr(torch, launch.dtype)
         _require(weights_shortage(path, available_bytes(device)))
-        loaded = load(path, getattr(torch, launch.dtype), device, say, cache=cache)
+        loaded = load(path, dtype, device, say, cache=cache, quantization=launch.quantization)
         needs, available = budget(launch, loaded), available_bytes(device)
         say(f"memory: {needs.text()}; {mib(available)} are available beside the weights")
         _require(needs.shortage(available))

@@ -155,7 +155,7 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
         model_path=launch.model_path,
         model_type=engine.model_type,
         dtype=launch.dtype,
-        quantization="none",
+        quantization=launch.quantization,
         max_context=engine.max_context,
         kv_blocks=engine.pool.total,
         block_size=engine.pool.block_size,

@@ -245,6 +245,7 @@ class Daemon:
         return Launch(
             model_path=str(self._path),
             dtype=self._config.model.target.dtype,
+            quantization=self._config.model.target.quantization,
             device=engine.device,
             cuda_graphs=engine.cuda_graphs,
             threads=engine.threads,

@@ -7,7 +7,7 @@ from pathlib import Path
 from specd.config.schema import DraftSection, TargetSection
 from specd.http.prompt import PromptEncoder
 from specd.models.cache import HashCache, cache_dir
-from specd.models.identity import ModelInfo, describe
+from specd.models.identity import ModelInfo, describe, display_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def load_served(target: TargetSection, path: Path) -> ServedModel:
 
 def served_name(target: TargetSection) -> str:
     """The model's name in `/v1/models`, known before the model is read."""
-    return target.name or Path(target.path).name
+    return display_name(target)
 
 
 def draft_revision(draft: DraftSection) -> str:

@@ -89,6 +89,7 @@ class View:
             "target_revision": None if model is None else model.info.revision,
             "draft_revision": draft_revision(self.reloader.loaded.config.model.draft),
             "quantization": None if model is None else model.info.quantization,
+            "source": None if model is None else model.info.source,
         }
 
     def _load(self) -> dict[str, Any]:

@@ -26,16 +26,68 @@ _COMMON: dict[str, Any] = {
     "eos_token_id": 1,
     "pad_token_id": 1,
 }
+_WINDOW = 8
+_ALTERNATING = ["sliding_attention", "full_attention"] * 2
+_GROUPED_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mistral": {"sliding_window": 8},
+    "mistral": {"sliding_window": _WINDOW},
+    "ministral3": {  # queries are scaled by how far they are beyond the original context
+        "sliding_window": _WINDOW,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.5,
+        },
+    },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {},
     "qwen3": {},
-    "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 16},
-    "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 16},
-    "gpt_oss": {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "gemma2": {"sliding_window": _WINDOW, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0},
+    "gemma3_text": {"sliding_window": _WINDOW, "query_pre_attn_scalar": 16, "layer_types": _ALTERNATING},
+    "phi3": {
+        "sliding_window": _WINDOW,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "olmo2": {},
+    "gpt_oss": {"sliding_window": _WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "smollm3": {"no_rope_layers": [1, 0, 1, 0]},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.2,
+    },
+    "starcoder2": {"sliding_window": _WINDOW},
+    "gpt_neox": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    },
     "gpt2": {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512},
-    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},  # its positions begin at 2
+    "cohere2": {"sliding_window": _WINDOW, "layer_types": _ALTERNATING, "logit_scale": 0.25},
+    "exaone4": {"sliding_window": _WINDOW, "layer_types": _ALTERNATING},
+    "glm4_moe": _GROUPED_EXPERTS,
+    "deepseek_v3": _GROUPED_EXPERTS  # values are narrower than keys
+    | {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "head_dim": 8,
+    },
 }
 
 

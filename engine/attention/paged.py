@@ -58,7 +58,7 @@ def attention_forward(  # noqa: PLR0917  transformers calls it so
     )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
-    return specd.attend(layer, q, k, v, extras)[None], None
+    return specd.attend(layer, q, k, v, extras)[None].contiguous(), None  # some models view it as [T, hidden]
 
 
 def register() -> None:

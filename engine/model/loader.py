@@ -1,6 +1,6 @@
 """From a Hugging Face directory to a checked model, ready to run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from engine.model.forward import Forward, TransformersForward
 from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
 from engine.model.runner import Kernels
+from engine.model.quantised import QuantisedLinear, quantise_linears
 from engine.model.support import UnsupportedModelError, unsupported_reason
 
 # Weights up to this size are kept twice on CPU, packed and plain: a single row is read half as fast again from the
@@ -57,8 +58,9 @@ def load(
     say: Callable[[str], None],
     *,
     cache: Path | None = None,
+    quantization: str = "none",
 ) -> LoadedModel:
-    """Load, check and pack. On a CPU, native kernels are built into `cache`; None does without them.
+    """Load, quantise, check and pack. On a CPU, native kernels are built into `cache`; None does without them.
 
     Raises UnsupportedModelError or OSError with a sentence for the user.
     """
@@ -68,9 +70,14 @@ def load(
         raise UnsupportedModelError(reason)
     say(f"loading {config.model_type} weights")
     model = _weights(path, dtype).to(device).eval()
+    quantised = [] if quantization == "none" else quantise_linears(model, quantization, device)
     found = probe(model)
     expected = plain_logits(model)
     weight_bytes = _weight_bytes(model)  # before packing takes them out of the model
+    if quantised:
+        say(_quantised(quantization, quantised, weight_bytes))
+        packed = can_pack(dtype, device) and weight_bytes <= _HELD_TWICE
+        weight_bytes += type(quantised[0]).tune(quantised, packed=packed, say=say)
     kernels = _triton(say) if device.type == "cuda" else _native(cache, dtype, say)
     forward, kernels = _forward(model, found, expected, kernels, say)
     text = config.get_text_config()
@@ -149,18 +156,33 @@ def _forward(
     return forward, None
 
 
+def _quantised(scheme: str, linears: Sequence[QuantisedLinear], weight_bytes: int) -> str:
+    held = sum(linear.values.numel() * linear.values.element_size() for linear in linears)
+    rest = (weight_bytes - held) >> 20
+    return (
+        f"{scheme}: {len(linears)} linears in {held >> 20} MiB; embeddings and the rest stay as they are, {rest} MiB; "
+        "the quantised model is the target"
+    )
+
+
 def _twice(model: Any, native: NativeOps | None) -> NativeOps | None:
     """The kernel for single rows, if the model is small enough to be held twice for it."""
-    return native if _weight_bytes(model) <= _HELD_TWICE and can_pack(model.dtype, model.device) else None
+    if _is_quantised(model) or not can_pack(model.dtype, model.device):
+        return None
+    return native if _weight_bytes(model) <= _HELD_TWICE else None
+
+
+def _is_quantised(model: Any) -> bool:
+    return any(isinstance(module, QuantisedLinear) for module in model.modules())
 
 
 def _weight_bytes(model: Any) -> int:
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
 
 
 def _transformers(model: Any) -> Forward:
-    """transformers' forward; its linears are packed in place where the machine can."""
-    if can_pack(model.dtype, model.device):
+    """transformers' forward; its linears are made fast in place where the machine can."""
+    if can_pack(model.dtype, model.device) or _is_quantised(model):
         pack_linears(model)
     return TransformersForward(model)
 

@@ -5,13 +5,14 @@ as long. One packing serves every row count, and results are equal to rounding.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels.native import NativeOps
+from engine.model.quantised import QuantisedLinear
 
 _FUSED: Final = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
@@ -59,11 +60,17 @@ class PlainLinear(nn.Module):
 Linear = Callable[[Tensor], Tensor]
 
 
-def make_linear(linears: Sequence[nn.Linear], native: NativeOps | None = None) -> Linear:
-    """Linears of one input as one product, their outputs one after another; packed where the machine can.
+def make_linear(linears: Sequence[Any], native: NativeOps | None = None) -> Linear:
+    """A module for linears of one input, plain or quantised: one product, their outputs one after another.
 
+    Packed where the machine can.
     native: see PackedLinear; without packing it has no say.
     """
+    kind = type(linears[0])
+    if any(type(linear) is not kind for linear in linears):
+        raise TypeError(f"{kind.__name__} and others of the same input cannot be one product")
+    if issubclass(kind, QuantisedLinear):
+        return kind.joined(linears).fast()
     weight: Tensor = linears[0].weight
     bias: Tensor | None = linears[0].bias
     if len(linears) > 1:
@@ -77,7 +84,7 @@ def make_linear(linears: Sequence[nn.Linear], native: NativeOps | None = None) -
 class _Fused:
     """Several linears of the same input as one product. The first member called computes it for all."""
 
-    def __init__(self, linears: list[nn.Linear]) -> None:
+    def __init__(self, linears: list[Any]) -> None:
         self._linear = make_linear(linears)
         self._sizes = [linear.out_features for linear in linears]
         self._input: Tensor | None = None
@@ -108,25 +115,31 @@ class FusedMember(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every nn.Linear of a model by a packed one, in place. Returns how many."""
+    """Replace every linear of a model, plain or quantised, by its fast self, in place. Returns how many."""
     packed = 0
     for parent in list(model.modules()):
         for names in _FUSED:
             packed += _fuse(parent, names)
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:  # a subclass may compute something else
-                setattr(parent, name, PackedLinear(child.weight, child.bias))
+            if _is_linear(child):
+                setattr(parent, name, make_linear([child]))
                 packed += 1
     return packed
 
 
 def _fuse(parent: nn.Module, names: tuple[str, ...]) -> int:
-    linears = [getattr(parent, name, None) for name in names]
-    plain = [linear for linear in linears if type(linear) is nn.Linear]
-    alike = {(linear.in_features, linear.bias is None) for linear in plain}
-    if len(plain) < len(names) or len(alike) > 1:
+    linears: list[Any] = [getattr(parent, name, None) for name in names]
+    linears = [linear for linear in linears if _is_linear(linear)]
+    alike = {(type(linear), linear.in_features, linear.bias is None) for linear in linears}
+    if len(linears) < len(names) or len(alike) > 1:
         return 0
-    fused = _Fused(plain)
+    fused = _Fused(linears)
     for index, name in enumerate(names):
         setattr(parent, name, FusedMember(fused, index))
     return len(names)
+
+
+def _is_linear(module: Any) -> bool:
+    return type(module) is nn.Linear or isinstance(
+        module, QuantisedLinear
+    )  # a subclass may compute something else

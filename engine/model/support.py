@@ -4,6 +4,8 @@ from typing import Any, Final
 
 _LAYER_TYPES: Final = {"full_attention", "sliding_attention"}
 _ROPE_COUPLED: Final = {"longrope", "dynamic"}
+_DECODERS_WHATEVER_IT_SAYS: Final = {"gpt_neox"}  # has is_decoder = false in its config and never looks at it
+QUANTIZATIONS: Final = ("none", "int8", "fp8")
 
 
 class UnsupportedModelError(Exception):
@@ -18,7 +20,7 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
         return f"{kind} is an encoder-decoder model: this engine runs decoder-only models"
-    if getattr(config, "is_decoder", None) is False:
+    if getattr(config, "is_decoder", None) is False and kind not in _DECODERS_WHATEVER_IT_SAYS:
         return f"{kind} is an encoder as configured (is_decoder is false): its rows see what comes after them"
     if model_class is not None and not getattr(model_class, "_supports_attention_backend", False):
         return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
@@ -44,4 +46,15 @@ def _rope_reason(kind: str, config: Any) -> str | None:
             f"{kind} uses {coupled.pop()} RoPE, whose angles depend on the longest sequence of the batch: "
             "packed requests would change each other"
         )
+    return None
+
+
+def quantization_reason(scheme: str, device: str, dtype: str) -> str | None:
+    """Why linears cannot be quantised so on this kind of device and in this number format, or None."""
+    if scheme not in QUANTIZATIONS:
+        return f"quantization {scheme!r} is unknown: there are {', '.join(QUANTIZATIONS)}"
+    if scheme == "fp8" and device != "cuda":
+        return "fp8 weights need a CUDA device: a CPU multiplies no fp8, take int8 there"
+    if scheme == "fp8" and dtype != "bfloat16":
+        return f"fp8 products come out in bfloat16, not {dtype}: set the target's dtype to bfloat16"
     return None

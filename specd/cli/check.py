@@ -1,17 +1,20 @@
 """`specd check`: what would keep `specd run` from serving, without starting it."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import ParamSpec
 
 from specd.alerts.delivery import signing_keys
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
-from specd.config.schema import Config
+from specd.config.schema import Config, TargetSection
 from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
+from specd.models.architecture import quantization_reason
+from specd.models.gguf import gguf_file
 from specd.models.pair import misfit
-from specd.models.resolve import resolve_target
+from specd.models.resolve import resolve_target, still_to_convert
 
 P = ParamSpec("P")
 
@@ -37,8 +40,19 @@ def run(args: Arguments) -> int:
     faults = [*_refusals(loaded.config), *_model_faults(loaded.config)]
     if faults:
         raise UserError("\n".join(faults))
-    print(f"ok: model {loaded.config.model.target.path} is complete and can be served")
+    target = loaded.config.model.target
+    print(f"ok: model {target.path} is complete and can be served{_not_as_it_lies(target)}")
     return 0
+
+
+def _not_as_it_lies(target: TargetSection) -> str:
+    """What the engine makes of the weights before it serves them."""
+    steps = []
+    if gguf_file(Path(target.path).expanduser()) is not None:
+        steps.append("dequantised to bfloat16, once")
+    if target.quantization != "none":
+        steps.append(f"its linears quantised to {target.quantization} at every start")
+    return "".join(f", {step}" for step in steps)
 
 
 def _origin(loaded: Loaded) -> str:
@@ -53,6 +67,10 @@ def _refusals(config: Config) -> Iterator[str]:
         yield why_not
     yield from _said_by(Keys, config.server.api_keys_file, "server.api_keys_file")
     yield from _said_by(Keys, config.admin.token_file, "admin.token_file")
+    target = config.model.target
+    reason = quantization_reason(target.quantization, config.engine.device, target.dtype)
+    if reason is not None:
+        yield f"model.target.quantization: {reason}"
     for receiver in config.alerts.receivers:
         yield from _said_by(signing_keys, receiver)
 
@@ -66,6 +84,8 @@ def _said_by(use: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Ite
 
 def _model_faults(config: Config) -> Iterator[str]:
     try:
+        if still_to_convert(config.model.target.path) is not None:
+            return
         path = resolve_target(config.model.target.path, download=False)
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())

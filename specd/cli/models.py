@@ -7,7 +7,7 @@ from specd.cli.parser import Arguments, Parser, describe
 from specd.errors import UserError
 from specd.models.cache import cache_dir
 from specd.models.fetch import fetch_demo
-from specd.models.resolve import DEMO, resolve_target
+from specd.models.resolve import DEMO, resolve_target, still_to_convert
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +17,8 @@ def add_arguments(parser: Parser) -> None:
         "Models are kept in $SPECD_CACHE_DIR, by default ~/.cache/specd.",
         """
         specd models fetch demo                 SmolLM2-135M-Instruct, 93 MB to download, 270 MB on disk
-        specd models check ./my-model           can this version serve it?""",
+        specd models check ./my-model           can this version serve it?
+        specd models check ./model-q4_0.gguf    the same of a GGUF file""",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     fetch = actions.add_parser("fetch", help="get a model into the cache, once")
@@ -25,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
     fetch.set_defaults(action=_fetch)
     check = actions.add_parser("check", help="is it complete, and can this version serve it?")
     check.add_argument(
-        "target", metavar="TARGET", help='"demo", a directory, or a hub name already downloaded'
+        "target", metavar="TARGET", help='"demo", a directory, a GGUF file, or a hub name already downloaded'
     )
     check.add_argument(
         "draft", metavar="DRAFT", nargs="?", help="not in this version, which has no draft models"
@@ -48,5 +49,9 @@ def _check(args: Arguments) -> None:
         raise UserError(
             "draft models are not built yet in this version: check the target alone, without DRAFT"
         )
+    waiting = still_to_convert(args.target)
+    if waiting is not None:
+        print(f"ok: {waiting} can be served; the first start dequantises it to bfloat16, into the cache")
+        return
     path = resolve_target(args.target, download=False)
     print(f"ok: {path} is complete and can be served")

@@ -95,9 +95,13 @@ class EngineSection(Section):
 class TargetSection(Section):
     """The model whose text is served."""
 
-    path: str = restart("demo", '"demo", a local Hugging Face directory, or a hub name')
+    path: str = restart("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
     name: str = restart("", "name in /v1/models; empty takes the last part of the path")
     dtype: Literal["bfloat16", "float32", "float16"] = restart("bfloat16", "number format of the weights")
+    quantization: Literal["none", "int8", "fp8"] = restart(
+        "none",
+        "of the linears' weights, at the start; the quantised model is then the target. fp8 needs cuda",
+    )
     revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
 
 

