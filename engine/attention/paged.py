@@ -6,7 +6,7 @@ so models pass no mask, and everything the function needs travels in one keyword
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,21 @@ from transformers import AttentionInterface
 from engine.attention.plan import Group, plan_attention
 from engine.batch import RaggedBatch
 from engine.kv.memory import KVMemory, LayerShape
+from engine.model.support import UnsupportedModelError
 
 NAME = "specd_paged"
+# What models hand on: what is done here, and what does not change the result of a forward without mask and cache.
+_UNDERSTOOD: Final = {
+    "sliding_window",
+    "softcap",
+    "s_aux",
+    "is_causal",
+    "dropout",
+    "position_ids",
+    "use_cache",
+    "output_attentions",
+    "output_router_logits",
+}
 
 
 class AttentionContext(Protocol):
@@ -48,8 +61,10 @@ def attention_forward(  # noqa: PLR0917  transformers calls it so
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The registered function. Returns ([1, T, heads, value_dim], None)."""
-    assert specd is not None, "models loaded for this engine are called through engine.model.runner"
-    assert attention_mask is None, "a mask would be dense over the whole batch; the plan has its own"
+    reason = _unknown(specd, attention_mask, kwargs)
+    if reason:
+        raise UnsupportedModelError(f"{type(module).__name__} {reason}")
+    assert specd is not None
     extras = Extras(
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window=kwargs.get("sliding_window"),
@@ -59,6 +74,20 @@ def attention_forward(  # noqa: PLR0917  transformers calls it so
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
     return specd.attend(layer, q, k, v, extras)[None].contiguous(), None  # some models view it as [T, hidden]
+
+
+def _unknown(specd: AttentionContext | None, mask: Tensor | None, extras: dict[str, Any]) -> str | None:
+    """What a model asks of its attention function beyond what this one does, or None."""
+    if specd is None:
+        return "does not hand keyword arguments on to its attention function: the paged KV cannot reach it"
+    if mask is not None:
+        return "makes an attention mask of its own: this engine masks by position alone"
+    if extras.get("is_causal") is False:
+        return "looks at what comes after a token: this engine runs decoders"
+    strange = [name for name, value in extras.items() if value is not None and name not in _UNDERSTOOD]
+    if strange:
+        return f"gives its attention function {', '.join(strange)}, which this engine would ignore"
+    return None
 
 
 def register() -> None:

@@ -75,11 +75,13 @@ class FastFp8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in bfloat16."""
+        if x.numel() == 0:  # a step may want the logits of no row, and the product refuses that
+            return x.new_empty(*x.shape[:-1], self.out_features)
         rows, row_scales = _rounded(x.reshape(-1, self.in_features))
         out = torch._scaled_mm(  # noqa: SLF001
             rows, self._weight, row_scales, self._scales, bias=self._bias, out_dtype=torch.bfloat16
         )
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], self.out_features)
 
 
 def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:

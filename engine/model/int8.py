@@ -105,7 +105,8 @@ class FastInt8Linear(nn.Module):
     def few(self, x: Tensor) -> Tensor:
         """By the kernel that reads int8."""
         rows = x.reshape(-1, self.in_features)
-        out = torch._weight_int8pack_mm(rows, self._values, self._scales).view(*x.shape[:-1], -1)  # noqa: SLF001
+        out = torch._weight_int8pack_mm(rows, self._values, self._scales)  # noqa: SLF001
+        out = out.view(*x.shape[:-1], self.out_features)  # a step may want the logits of no row
         return out if self._bias is None else out.add_(self._bias)
 
     def many(self, x: Tensor) -> Tensor:
