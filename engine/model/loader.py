@@ -19,8 +19,8 @@ from engine.model.check import plain_logits, probe, self_check
 from engine.model.forward import Forward, TransformersForward
 from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
-from engine.model.runner import Kernels
 from engine.model.quantised import QuantisedLinear, quantise_linears
+from engine.model.runner import Kernels
 from engine.model.support import UnsupportedModelError, unsupported_reason
 
 # Weights up to this size are kept twice on CPU, packed and plain: a single row is read half as fast again from the

@@ -102,7 +102,7 @@ def test_logits_of_a_ragged_verify_batch_equal_plain_ones(family: Family) -> Non
     wanted = torch.cat([family.logits(long)[-1:], family.logits(middle)[-5:], family.logits(short)[-2:]])
     for name, model in family.models.items():
         pool = BlockPool(32, 4)
-        runner = Runner(KVMemory(model.shapes, pool.total, 4, torch.float32, CPU), model.native)
+        runner = Runner(KVMemory(model.shapes, pool.total, 4, torch.float32, CPU), model.kernels)
         a, b, c = (BlockTable(pool) for _ in range(3))
 
         def run(*spans: Span) -> Tensor:
