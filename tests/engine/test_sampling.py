@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.api import Request, TokenLogprob
+from engine.api import Request, StepReport, TokenLogprob
 from engine.verify import law
 from tests.engine.conftest import MakeEngine, generate, request
 from tests.tiny import VOCABULARY
@@ -164,3 +164,36 @@ def test_prompt_logprobs_are_those_of_the_models_own_rows(
 def test_a_request_says_that_it_asked_for_no_drafts(make_engine: MakeEngine) -> None:
     outputs = generate(make_engine(), request("off", COPY, speculate=False), request("zero", COPY, k=0))
     assert all("asked not to be" in o.report.not_speculated for o in outputs.values())
+
+
+def test_preemption_and_several_texts_leave_edits_and_logprobs_as_they_are(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pool for about two texts of ten: counts of tokens and judged prompts survive being thrown out."""
+    asked = [*batch(seed=3, temperature=0.7), prompt_request("judged", NOISE), request("plenty", COPY, n=2)]
+    roomy = generate(make_engine("none", prefix_cache=False), *asked)
+    tight = make_engine("ngram", k=4, kv_bytes=1 << 16, max_batch_tokens=8)
+    step, preempted = tight.step, []
+
+    def watched() -> StepReport:
+        report = step()
+        preempted.append(report.preempted)
+        return report
+
+    monkeypatch.setattr(tight, "step", watched)
+    texts = generate(tight, *asked)
+    assert sum(preempted) > 0
+    for name, output in roomy.items():
+        assert texts[name].tokens == output.tokens, name
+        assert all(map(same, texts[name].logprobs or [], output.logprobs or [])), name
+    found = texts["judged"].prompt_logprobs
+    assert all(map(same, found[1:], roomy["judged"].prompt_logprobs[1:]))
+    assert len(found) == len(NOISE)
+
+
+def test_of_several_texts_only_the_first_carries_the_prompts_logprobs(make_engine: MakeEngine) -> None:
+    outputs = generate(make_engine(max_batch_tokens=8), prompt_request("a", NOISE, n=3, logprobs=0))
+    assert [o.prompt_logprobs is not None for o in outputs.values()] == [
+        o.index == 0 for o in outputs.values()
+    ]
+    assert all(len(o.logprobs) == 3 for o in outputs.values())
