@@ -9,7 +9,6 @@ logit_rows [R]       rows whose logits are wanted: a's 3, b's 1, and c's last if
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.table import BlockTable
+from engine.transfer import upload
 
 
 class Span(NamedTuple):
@@ -69,12 +69,3 @@ def pack(spans: Sequence[Span], device: torch.device) -> RaggedBatch:
 
     columns = upload([tokens, positions, slots, logit_rows], device)
     return RaggedBatch(columns[0][None], columns[1][None], columns[2], columns[3], tuple(spans))
-
-
-def upload(columns: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
-    """Each column as int64 on the device; views of one tensor.
-
-    One copy, and on a GPU from pinned memory, so that the host goes on while it runs.
-    """
-    host = torch.tensor(list(chain(*columns)), dtype=torch.int64, pin_memory=device.type == "cuda")
-    return torch.split(host.to(device, non_blocking=True), [len(column) for column in columns])

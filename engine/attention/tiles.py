@@ -18,8 +18,9 @@ from torch import Tensor
 
 from engine.attention.paged import Extras
 from engine.attention.plan import PREFILL_ROWS
-from engine.batch import RaggedBatch, Span, upload
+from engine.batch import RaggedBatch, Span
 from engine.kv.memory import KVMemory
+from engine.transfer import upload
 
 _DEPTH: Final = 8
 _PREFILL_DEPTH: Final = 32  # more rows share the reading of a key

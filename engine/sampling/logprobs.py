@@ -8,11 +8,12 @@ from torch import Tensor
 
 from engine.api import SamplingParams, TokenLogprob
 from engine.sampling.processors import COLDEST
+from engine.transfer import send
 
 
 def at_temperature(rows: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """[N, V] edited rows -> [N, V] float32 log-probabilities at each one's temperature, 1 for greedy; nothing cut."""
-    temperature = torch.tensor([p.temperature or 1.0 for p in params], device=rows.device)[:, None]
+    temperature = send([p.temperature or 1.0 for p in params], rows.device)[:, None]
     wide = rows.float()
     # the maximum first: dividing it by a tiny temperature would overflow
     return ((wide - wide.amax(dim=-1, keepdim=True)) / temperature.clamp(min=COLDEST)).log_softmax(dim=-1)
@@ -24,7 +25,7 @@ def logprobs(laws: Tensor, tokens: Sequence[int], tops: Sequence[int]) -> list[T
     laws: [N, V] log-probabilities; tokens: [N]; tops: [N], how many of the likeliest to name. Among equals the lower
     id comes first, in `top` and in `rank`. Tokens that cannot be drawn are not named.
     """
-    chosen = torch.tensor(tokens, device=laws.device)[:, None]  # [N, 1]
+    chosen = send(tokens, laws.device)[:, None]  # [N, 1]
     own = laws.gather(1, chosen)  # [N, 1]
     ids = torch.arange(laws.shape[1], device=laws.device)
     before = (laws > own) | ((laws == own) & (ids < chosen))

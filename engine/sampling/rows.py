@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.api import SamplingParams
 from engine.sampling.edits import Edits, Tokens
+from engine.transfer import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _keep_allowed(logits: Tensor, touched: Touched) -> None:
     if confined:
         cells = _cells(confined, logits.device)
         kept = logits[cells]
-        logits[[i for i, _ in confined]] = -torch.inf
+        logits[send([i for i, _ in confined], logits.device)] = -torch.inf
         logits[cells] = kept
 
 
@@ -89,8 +90,8 @@ def _mask(logits: Tensor, touched: Touched) -> None:
     """By grammars."""
     masked = [(i, row.allowed) for i, row in touched if row.allowed is not None]
     if masked:
-        rows = [i for i, _ in masked]
-        bits = torch.stack([allowed for _, allowed in masked]).to(logits.device)
+        rows = send([i for i, _ in masked], logits.device)
+        bits = send(torch.stack([allowed for _, allowed in masked]), logits.device)
         logits[rows] = logits[rows].masked_fill(~_unpacked(bits, logits.shape[1]), -torch.inf)
 
 
@@ -103,12 +104,14 @@ def _put_off_ends(logits: Tensor, touched: Touched) -> None:
     ]
     if not early:
         return
-    cells, rows = _cells(early, logits.device), [i for i, _ in early]
+    cells, rows = _cells(early, logits.device), send([i for i, _ in early], logits.device)
     ends = logits[cells]
     logits[cells] = -torch.inf
     stuck = logits[rows].amax(dim=-1) == -torch.inf
-    lengths = torch.tensor([len(tokens) for _, tokens in early], device=logits.device)
-    logits[cells] = torch.where(stuck.repeat_interleave(lengths), ends, -torch.inf)
+    own = np.repeat(
+        np.arange(len(early)), [len(tokens) for _, tokens in early]
+    )  # each cell's row among these
+    logits[cells] = torch.where(stuck[send(own, logits.device)], ends, -torch.inf)
 
 
 def _penalise(logits: Tensor, touched: Touched) -> None:
@@ -135,17 +138,17 @@ def _cells(wanted: Sequence[tuple[int, Tokens]], device: torch.device) -> _Cells
     """Some tokens of some rows."""
     rows = np.repeat([i for i, _ in wanted], [len(tokens) for _, tokens in wanted])
     tokens = np.concatenate([tokens for _, tokens in wanted])
-    return _Cells(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device))
+    return _Cells(send(rows, device), send(tokens, device))
 
 
 def _column(parts: Sequence[NDArray[np.float32]], device: torch.device) -> Tensor:
     """Parts of cells' values, one after another: [N] float32."""
-    return torch.from_numpy(np.concatenate(parts)).to(device)
+    return send(np.concatenate(parts), device)
 
 
 def _spread(values: Sequence[float], lengths: Sequence[int], device: torch.device) -> Tensor:
     """One value per row -> one per cell: [N] float32."""
-    return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), lengths)).to(device)
+    return send(np.repeat(np.array(values, dtype=np.float32), lengths), device)
 
 
 def _unpacked(bits: Tensor, size: int) -> Tensor:
