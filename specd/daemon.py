@@ -150,7 +150,8 @@ class Daemon:
             config=lambda: self._config,
             classes=ClassNames(),
         )
-        self._open(inference, inference_app(service, self._keys, self._unready))
+        app = inference_app(service, self._keys, self._unready, version=version(_DISTRIBUTION))
+        self._open(inference, app)
         self._open(
             admin, admin_app(self._view(service.name), self._admin_keys, host_rule(self._config.admin.listen))
         )

@@ -1,5 +1,6 @@
 """The inference listener."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +16,13 @@ from specd.http.encode import encode_chat, encode_completion
 from specd.http.errors import ApiError
 from specd.http.generate import GenerateEndpoint, Service
 from specd.http.guard import Keys, RequireKey
+from specd.http.openapi import document
 from specd.http.shapes import ChatShape, CompletionShape
 
 
-def inference_app(service: Service, keys: Keys, unready: Callable[[], str | None]) -> ASGIApp:
+def inference_app(
+    service: Service, keys: Keys, unready: Callable[[], str | None], *, version: str
+) -> ASGIApp:
     """`unready` says why no request would be served now, None when it would be."""
     created = int(time.time())
 
@@ -32,6 +36,10 @@ def inference_app(service: Service, keys: Keys, unready: Callable[[], str | None
             raise ApiError(503, why, code="not_ready")
         return json_response({"status": "ready"})
 
+    @functools.cache
+    def described() -> dict[str, Any]:
+        return document(version)
+
     completion = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
     chat = GenerateEndpoint(service, ChatBody, encode_chat, ChatShape())
     app = application(
@@ -41,6 +49,7 @@ def inference_app(service: Service, keys: Keys, unready: Callable[[], str | None
             Route("/v1/models", _on_loop(models)),
             Route("/health", _on_loop(lambda _: json_response({"status": "alive"}))),
             Route("/ready", _on_loop(ready)),
+            Route("/openapi.json", _on_loop(lambda _: json_response(described()))),
         ]
     )
     return RequireKey(app, keys, "/v1/")

@@ -68,7 +68,7 @@ class Generation(Structured):
     banned_token_ids: list[TokenId] = Field([])
     seed: int | None = None
     n: int = Field(1, ge=1, le=128)
-    stop: Stops = Field([], max_length=16)
+    stop: Stops = Field([])
     stop_token_ids: list[TokenId] = Field([])
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False

@@ -88,9 +88,9 @@ _ShortText = Annotated[str, Field(min_length=1, max_length=1000)]
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
-Stops = Annotated[
-    list[_ShortText], BeforeValidator(_stop_list, json_schema_input_type=_ShortText | list[_ShortText])
-]
+_Stops = Annotated[list[_ShortText], Field(max_length=16)]
+
+Stops = Annotated[_Stops, BeforeValidator(_stop_list, json_schema_input_type=_ShortText | _Stops)]
 """One string or a list of them."""
 
 Bias = Annotated[

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from specd.http.fields import Body, Content, fault
@@ -103,6 +103,8 @@ class ToolCall(Body):
 
 class Message(Body):
     """One turn of a chat."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": {"enum": [None, []]}})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None

@@ -23,6 +23,12 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
+TOOL_TEMPLATE = (
+    CHAT_TEMPLATE + "{% if tools %}{{ tools | tojson }} To call one, write "
+    '<tool_call>{"name": …, "arguments": …}</tool_call>{% endif %}'
+)
+"""Tools stand at the end, so that a test's message comes first in what the fake engine says."""
+
 
 class FakeEngine:
     """The command of the fake engine, and the file that holds its manners."""
