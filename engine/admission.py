@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.api import Request, SamplingParams
+from engine.api import Grammar, Request, SamplingParams
+from engine.grammar.compiler import MAX_BYTES
 
 MOST_LOGPROBS = 20
 _FACTORS = (0.01, 100)  # beyond, logits could leave what float32 holds
@@ -53,11 +54,19 @@ def _faults(request: Request, limits: Limits) -> Iterator[str]:
         )
     yield from _sampling_faults(request.sampling)
     yield from _edit_faults(request.sampling)
+    yield from _grammar_faults(request.sampling.grammar)
     yield from _vocabulary_faults(request.sampling, limits.vocabulary)
     if request.k is not None and request.k < 0:
         yield f"k is {request.k}: it must be at least 0"
     if request.sampling.stop and not limits.finds_stop_strings:
         yield "the model directory has no tokenizer.json, so stop strings cannot be found in its text"
+
+
+def _grammar_faults(grammar: Grammar | None) -> Iterator[str]:
+    """What is seen without compiling it."""
+    size = 0 if grammar is None else len(grammar.text.encode())
+    if size > MAX_BYTES:
+        yield f"the grammar has {size} bytes and at most {MAX_BYTES} are read: make it smaller"
 
 
 def _sampling_faults(sampling: SamplingParams) -> Iterator[str]:

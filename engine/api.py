@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from policies.base import LoadState
+from policies.base import GRAMMAR, LoadState
 from policies.settings import PolicySettings
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -160,6 +160,11 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     """A `policies.base.Reason`."""
     text: str
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it says anything of the draft's quality: a forced token does not, nor does one not examined."""
+        return self.examined > 0 and self.proposer != GRAMMAR
 
 
 class KVUsage(msgspec.Struct, frozen=True):

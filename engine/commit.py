@@ -1,12 +1,17 @@
-"""How much of a verified round becomes text: the first end of sequence, stop string or length limit cuts it."""
+"""How much of a verified round becomes text: the first end of sequence, stop string, end of the grammar or length
+limit cuts it.
+"""
 
 from collections.abc import Sequence as Tokens
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.api import FinishReason, TokenLogprob
 from engine.draft.base import Draft
+from engine.grammar.state import Standing
 from engine.sequence import Sequence
 from engine.verify.chain import Verdict
+
+_STUCK: Final = "the text came to a point where its grammar allows no token, or is too complex to follow"
 
 
 class Ending(NamedTuple):
@@ -27,11 +32,12 @@ def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
         return Ending([], 0, 0, "error", verdict.fault, refused=verdict.refused)
     tokens = [*draft.tokens[: verdict.accepted], verdict.token]
     kept, finish = _cut(sequence, tokens)
+    error = _STUCK if finish == "error" else None
     logprobs = None if verdict.logprobs is None else verdict.logprobs[:kept]
     if kept < len(tokens):
         examined, accepted = min(kept, verdict.examined), min(kept, verdict.accepted)
-        return Ending(tokens[:kept], examined, accepted, finish, logprobs=logprobs)
-    return Ending(tokens, verdict.examined, verdict.accepted, finish, logprobs=logprobs)
+        return Ending(tokens[:kept], examined, accepted, finish, error, logprobs=logprobs)
+    return Ending(tokens, verdict.examined, verdict.accepted, finish, error, logprobs=logprobs)
 
 
 def _cut(sequence: Sequence, tokens: Tokens[int]) -> tuple[int, FinishReason | None]:
@@ -43,6 +49,13 @@ def _cut(sequence: Sequence, tokens: Tokens[int]) -> tuple[int, FinishReason | N
             sequence.stream.push([token])
             if sequence.stream.stopped:
                 return kept, "stop"
+        standing = (
+            Standing.OPEN if sequence.grammar is None else sequence.grammar.spot(tokens[:kept]).standing
+        )
+        if standing is Standing.ENDED:
+            return kept, "stop"
         if kept == sequence.remaining:
             return kept, "length"
+        if standing is Standing.STUCK:
+            return kept, "error"
     return len(tokens), None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -23,7 +23,11 @@ from engine.batch import RaggedBatch, Span
 from engine.budget import available_bytes, budget, mib, weights_shortage
 from engine.commit import Ending, settle
 from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.constrained import asks_for_draft, settled_draft
 from engine.draft.registry import make_proposer
+from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from engine.grammar.errors import GrammarError
+from engine.grammar.vocabulary import GrammarVocabulary
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.prefix import root
@@ -32,7 +36,7 @@ from engine.model.graphs import Capture, CudaCapture, sizes_up_to
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
-from engine.rounds import count_round, granted, observation, output, view
+from engine.rounds import count_round, granted, observation, output, unstarted, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.stopwatch import Stopwatch
@@ -41,6 +45,8 @@ from engine.verify.chain import Claim, Verdict, verify
 from policies.base import Decision, LoadView
 from policies.controller import Controller
 from policies.settings import PolicySettings
+
+_COMPILE_WAIT: Final = 0.02  # seconds; the loop must go on reading messages
 
 
 class CannotServeError(Exception):
@@ -85,6 +91,9 @@ class Engine:
             max_running=launch.max_running,
             vocabulary=loaded.vocabulary,
             finds_stop_strings=tokenizer is not None,
+        )
+        self._grammars = GrammarCompiler(
+            lambda: GrammarVocabulary(tokenizer, loaded.vocabulary, loaded.end_tokens)
         )
         self._outbox: list[Output] = []
         self.steps = 0
@@ -132,32 +141,24 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.scheduler.running or self.scheduler.waiting or self._outbox)
+        return bool(self.scheduler.running or self.scheduler.waiting or self._outbox or len(self._grammars))
 
     def submit(self, request: Request) -> None:
         """Queue a request. One that cannot run is answered with an error by the next step."""
         reason = refusal(request, self._limits)
         if reason:
-            self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
-            return
-        first = None
-        for index in range(request.n):
-            sequence = Sequence(
-                request,
-                self.pool,
-                self._stream(request),
-                self._loaded.end_tokens,
-                root=self._root,
-                first=first,
-                index=index,
-            )
-            first = first or sequence
-            self.scheduler.add(sequence)
+            self._refuse(request, reason)
+        elif request.sampling.grammar is not None:
+            self._grammars.add(request, request.sampling.grammar)
+        else:
+            self._enter(request)
 
     def cancel(self, request: str) -> None:
         """End a request, all its texts; the next step says so. Unknown ids are ignored."""
         for sequence in self.scheduler.texts(request):
             self._outbox.append(self._end(sequence, Ending([], 0, 0, "cancelled")))
+        if waiting := self._grammars.cancel(request):
+            self._outbox += unstarted(waiting, "cancelled")
 
     def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
@@ -168,6 +169,7 @@ class Engine:
 
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
+        self._take_compiled()
         watch = Stopwatch.start()
         schedule = self._schedule()
         decisions = self._choose(schedule.decodes)
@@ -189,7 +191,7 @@ class Engine:
             padded_rows=batch.padding,
             prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
             running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting),
+            waiting=len(self.scheduler.waiting) + len(self._grammars),
             committed=sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)]),
             kv=self.kv_usage(),
             load_state=self.policy.load_state,
@@ -205,6 +207,35 @@ class Engine:
     def check_integrity(self) -> None:
         """Assert that no block is lost or held twice."""
         self.scheduler.check_integrity()
+
+    def _enter(self, request: Request, grammar: CompiledGrammar | None = None) -> None:
+        """All its texts, into the waiting line."""
+        first = None
+        for index in range(request.n):
+            sequence = Sequence(
+                request,
+                self.pool,
+                self._stream(request),
+                self._loaded.end_tokens,
+                root=self._root,
+                first=first,
+                index=index,
+                grammar=None if grammar is None else grammar.state(ignore_eos=request.sampling.ignore_eos),
+            )
+            first = first or sequence
+            self.scheduler.add(sequence)
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
+
+    def _take_compiled(self) -> None:
+        """Let in the requests whose grammars are ready. With nothing else to do, wait a little for the first."""
+        busy = self.scheduler.running or self.scheduler.waiting or self._outbox
+        for request, outcome in self._grammars.finished(0.0 if busy else _COMPILE_WAIT):
+            if isinstance(outcome, GrammarError):
+                self._refuse(request, str(outcome))
+            else:
+                self._enter(request, outcome)
 
     def _costed(self, policy: PolicySettings) -> PolicySettings:
         return policy if policy.draft_cost is not None else replace(policy, draft_cost=self._proposer.cost)
@@ -235,10 +266,10 @@ class Engine:
 
     def _draft(self, decodes: list[Sequence], decisions: list[Decision]) -> list[Draft]:
         """One draft per decoding sequence."""
-        pairs = zip(decodes, decisions, strict=True)
-        asks = [Ask(sequence, decision.k) for sequence, decision in pairs if decision.k > 0]
+        pairs = list(zip(decodes, decisions, strict=True))
+        asks = [Ask(sequence, decision.k) for sequence, decision in pairs if asks_for_draft(decision)]
         proposed = iter(self._proposer.propose(asks))
-        return [next(proposed) if decision.k > 0 else NO_DRAFT for decision in decisions]
+        return [settled_draft(sequence, decision, proposed) for sequence, decision in pairs]
 
     def _pack(self, schedule: Schedule, drafts: list[Draft]) -> tuple[RaggedBatch, list[Work]]:
         """All rows of the step: decodes first, in order, then prompt chunks."""
@@ -257,8 +288,7 @@ class Engine:
         if batch.rows == 0:
             return []
         logits = judge_prompts(schedule, batch, self._runner.run(self._loaded.forward, batch))
-        claims = [Claim(draft, s.sampling, s.request.prompt, s.text, edits=s.edits) for s, draft in work]
-        return verify(logits, claims)
+        return verify(logits, [_claim(sequence, draft) for sequence, draft in work])
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
         """Take the verdicts into the sequences; roll back what was rejected."""
@@ -270,6 +300,8 @@ class Engine:
             sequence.extend(ending.tokens)
             if ending.tokens:
                 sequence.commit(len(sequence.tokens) - 1)
+            if sequence.grammar is not None and ending.finish is None:
+                sequence.grammar.commit(ending.tokens)
             endings.append(ending)
         return endings
 
@@ -301,6 +333,13 @@ class Engine:
 def _require(shortage: str | None) -> None:
     if shortage is not None:
         raise CannotServeError(shortage)
+
+
+def _claim(sequence: Sequence, draft: Draft) -> Claim:
+    allowed = None if sequence.grammar is None else sequence.grammar.masks(draft.tokens)
+    return Claim(
+        draft, sequence.sampling, sequence.request.prompt, sequence.text, allowed, edits=sequence.edits
+    )
 
 
 def _rows(sequence: Sequence, rows: int, draft: list[int], *, logits: int) -> Span:

@@ -1,33 +1,45 @@
 """What others are told of a round: the policy before and after it, the daemon, and the client."""
 
-from engine.api import Output, RequestReport, Round
+from typing import Final
+
+from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.commit import Ending
 from engine.draft.base import Draft
-from engine.sequence import Sequence
+from engine.sequence import Sequence, Tally
 from policies.base import Decision, Observation, Reason, RequestView
+
+_LONGEST_DRAFT: Final = 16
 
 
 def view(sequence: Sequence) -> RequestView:
     """What the policy may know of a text."""
     request = sequence.request
+    speculate = request.speculate and request.sampling.prompt_logprobs is None
     return RequestView(
         request=sequence.id,
         traffic_class=request.traffic_class,
         tenant=request.tenant,
         remaining_tokens=sequence.remaining,
         context_tokens=len(sequence.tokens),
-        speculate=request.speculate and request.sampling.prompt_logprobs is None,
+        speculate=speculate,
         fixed_k=request.k,
+        forced=_forced(sequence) if speculate else 0,
     )
+
+
+def _forced(sequence: Sequence) -> int:
+    """Next tokens that its grammar leaves no choice about: as many as a draft can have."""
+    if sequence.grammar is None:
+        return 0
+    return len(sequence.grammar.forced(min(_LONGEST_DRAFT, sequence.remaining - 1)))
 
 
 def granted(decision: Decision, room: int) -> Decision:
     """The decision, with no more tokens than the pool had room for."""
     if room == decision.k:
         return decision
-    return Decision(
-        room, Reason.NO_ROOM, f"no room: the KV blocks left hold {room} of {decision.k} drafted tokens"
-    )
+    reason = Reason.FORCED if room and decision.reason is Reason.FORCED else Reason.NO_ROOM
+    return Decision(room, reason, f"no room: the KV blocks left hold {room} of {decision.k} drafted tokens")
 
 
 def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: Ending, *, asked: str) -> Round:
@@ -67,3 +79,12 @@ def output(sequence: Sequence, ending: Ending, report: RequestReport | None = No
         refused=ending.refused,
         report=report,
     )
+
+
+def unstarted(request: Request, finish: FinishReason) -> list[Output]:
+    """What each text of a request is told that ends before it has begun."""
+    report = Tally().report(len(request.prompt), 0)
+    return [
+        Output(id=request.id, index=index, tokens=[], finish=finish, report=report)
+        for index in range(request.n)
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence as Tokens
 from msgspec import structs
 
 from engine.api import Request, RequestReport, SamplingParams, TokenLogprob
+from engine.grammar.state import GrammarState
 from engine.kv.pool import BlockPool
 from engine.kv.prefix import Chain
 from engine.kv.table import BlockTable
@@ -33,9 +34,10 @@ class Sequence:
         root: bytes = b"",
         first: "Sequence | None" = None,
         index: int = 0,
+        grammar: GrammarState | None = None,
     ) -> None:
         """end_tokens: by which the model ends a text. root: where the chain of block digests begins. first, index: text
-        0 of the same request, and which text this is.
+        0 of the same request, and which text this is. grammar: of this text alone.
         """
         self.request = request
         self.index = index
@@ -49,11 +51,17 @@ class Sequence:
         self.cached_tokens: int | None = None  # of the prompt, once admitted
         self.tally = Tally()
         self.edits = Edits(self.sampling, request.prompt, end_tokens)
-        own_ends = frozenset() if request.sampling.ignore_eos else frozenset(end_tokens)
-        self.ends = own_ends.union(request.sampling.stop_tokens)
+        self.grammar = grammar
+        self.ends = self._own_ends(end_tokens).union(request.sampling.stop_tokens)
         self.prompt_logprobs: list[TokenLogprob | None] | None = None
         if request.sampling.prompt_logprobs is not None and index == 0:
             self.prompt_logprobs = [None]
+
+    def _own_ends(self, end_tokens: Collection[int]) -> frozenset[int]:
+        """What ends the text by itself. A grammar sees to it that these come only where it allows an end."""
+        if self.grammar is not None:
+            return self.grammar.end_tokens
+        return frozenset() if self.sampling.ignore_eos else frozenset(end_tokens)
 
     @property
     def text(self) -> list[int]:

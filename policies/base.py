@@ -7,12 +7,17 @@ examined    drafted tokens that verification looked at: the accepted ones and th
             what comes after the first rejection says nothing about the draft
 accepted    examined tokens that were kept
 round       one request's draft and verification in one engine step
+forced      tokens that a request's grammar leaves no choice about: drafts that are always kept, by the proposer
+            `GRAMMAR`; they say nothing of the engine's own draft, so no estimate and no alarm counts them
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Protocol
+from typing import Final, Protocol
+
+GRAMMAR: Final = "grammar"
+"""The proposer of forced tokens."""
 
 
 class Reason(StrEnum):
@@ -28,6 +33,7 @@ class Reason(StrEnum):
     DISABLED = "disabled"  # drafting is off by configuration
     REQUEST_FIXED = "request_fixed"  # the request asked for this k
     REQUEST_OFF = "request_off"  # the request asked not to be speculated
+    FORCED = "forced"  # the grammar leaves no choice: a draft that costs rows and nothing else
     NO_ROOM = "no_room"  # remaining tokens, context or KV blocks allow fewer
 
 
@@ -59,6 +65,7 @@ class RequestView:
     context_tokens: int
     speculate: bool  # False: the request asked for plain decoding
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
+    forced: int = 0  # next tokens that its grammar leaves no choice about
 
 
 @dataclass(frozen=True, slots=True)

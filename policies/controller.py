@@ -2,6 +2,7 @@
 
 For each request, in this order; the reason names what settled it last:
 
+    forced  tokens that a grammar leaves no choice about, whatever the load: they are always kept
     wanted  0 if the request or the configuration says so, else the request's own k, else the chooser's
             (`policies.textbook`)
     load    no more than the load allows (`policies.load`)
@@ -10,10 +11,11 @@ For each request, in this order; the reason names what settled it last:
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
-from policies.base import Decision, LoadState, LoadView, Observation, Policy, Reason, RequestView
+from policies.base import GRAMMAR, Decision, LoadState, LoadView, Observation, Policy, Reason, RequestView
 from policies.load import LoadPolicy
 from policies.probe import Probes
 from policies.settings import PolicySettings
@@ -53,14 +55,15 @@ class Controller(Policy):
         self._state = limit.state
         reason = Reason.LOAD_CAP if limit.cap else Reason.LOAD_OFF
         ceiling = Decision(limit.cap, reason, limit.text)
-        decisions = [_within_room(_lower(self._wanted(request), ceiling), request) for request in requests]
+        decisions = [self._forced(request) or self._chosen(request, ceiling) for request in requests]
         self._probes.place(requests, decisions, limit)
         return decisions
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Learn from the rounds of the step just committed."""
+        """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
         for observation in observations:
-            self._estimates.observe(observation)
+            if observation.proposer != GRAMMAR:
+                self._estimates.observe(observation)
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""
@@ -76,6 +79,17 @@ class Controller(Policy):
         self._k_max = settings.k_max
         self._drafting = settings.kind != "off" and settings.k_max > 0
 
+    def _forced(self, request: RequestView) -> Decision | None:
+        """A draft of forced tokens alone, if there are any and the request may be drafted for."""
+        if not (request.forced and request.speculate and self._drafting):
+            return None
+        own = self._k_max if request.fixed_k is None else request.fixed_k
+        k = min(request.forced, own, self._k_max, request.remaining_tokens - 1)
+        return _forced(k) if k > 0 else None
+
+    def _chosen(self, request: RequestView, ceiling: Decision) -> Decision:
+        return _within_room(_lower(self._wanted(request), ceiling), request)
+
     def _wanted(self, request: RequestView) -> Decision:
         if not request.speculate:
             return _REQUEST_OFF
@@ -88,6 +102,11 @@ class Controller(Policy):
         return Decision(
             min(asked, self._k_max), Reason.REQUEST_FIXED, f"the request asked for k = {asked}{beyond}"
         )
+
+
+@cache
+def _forced(k: int) -> Decision:
+    return Decision(k, Reason.FORCED, f"forced: the grammar allows one text only for {k} tokens")
 
 
 def _lower(wanted: Decision, ceiling: Decision) -> Decision:

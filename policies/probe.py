@@ -80,7 +80,7 @@ class Probes:
     def _note_drafts(self, requests: Sequence[RequestView], decisions: list[Decision]) -> None:
         for request, decision in zip(requests, decisions, strict=True):
             history = self._of(request)
-            if decision.k > 0:
+            if decision.k > 0 and decision.reason is not Reason.FORCED:
                 history.idle = 0
                 history.drafted_at = self._step
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.batch import Span
 from engine.draft.base import Ask, Draft
+from engine.grammar.state import Standing
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.sampling.processors import RowParams, probabilities
@@ -45,7 +46,9 @@ class LayerSkipProposer:
         tokens: list[list[int]] = [[] for _ in asks]
         laws: list[list[Tensor]] = [[] for _ in asks]
         for depth in range(max((ask.k for ask in asks), default=0)):
-            active = [i for i, ask in enumerate(asks) if ask.k > depth]
+            active = [i for i, ask in enumerate(asks) if ask.k > depth and _goes_on(ask, tokens[i])]
+            if not active:
+                break
             logits = self._forward([asks[i] for i in active], [tokens[i] for i in active])
             self._extend(
                 [asks[i] for i in active], logits, [tokens[i] for i in active], [laws[i] for i in active]
@@ -71,7 +74,10 @@ class LayerSkipProposer:
         self, asks: Sequence[Ask], logits: Tensor, tokens: Sequence[list[int]], laws: Sequence[list[Tensor]]
     ) -> None:
         """Append one token to each draft, and its law where the request samples. logits: [B, V]."""
-        rows = [Row(ask.sequence.edits, drafted) for ask, drafted in zip(asks, tokens, strict=True)]
+        rows = [
+            Row(ask.sequence.edits, drafted, _allowed(ask, drafted))
+            for ask, drafted in zip(asks, tokens, strict=True)
+        ]
         logits = edit(logits, rows)
         top = logits.argmax(dim=-1).tolist()
         sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]
@@ -88,3 +94,15 @@ class LayerSkipProposer:
         for i, token, law in zip(sampled, drawn, q, strict=True):
             tokens[i].append(token)
             laws[i].append(law)
+
+
+def _allowed(ask: Ask, drafted: Sequence[int]) -> Tensor | None:
+    """What a grammar lets follow a draft: [ceil(V / 32)] int32."""
+    grammar = ask.sequence.grammar
+    return None if grammar is None else grammar.spot(drafted).allowed
+
+
+def _goes_on(ask: Ask, drafted: Sequence[int]) -> bool:
+    """Whether a text may have more tokens after those drafted."""
+    grammar = ask.sequence.grammar
+    return grammar is None or grammar.spot(drafted).standing is Standing.OPEN

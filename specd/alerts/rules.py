@@ -3,8 +3,8 @@
 evidence   rounds whose first draft position was examined, by traffic class and time
 verdict    what a rule says of one class: breached, fine, or that there is too little evidence to say either
 
-A round that drafted nothing is no evidence. So a policy that turns drafting off neither raises an alert nor
-ends one: the evidence runs out and the verdict becomes NO_EVIDENCE.
+A round that drafted nothing is no evidence, nor is one of tokens that a grammar forces. So a policy that turns
+drafting off neither raises an alert nor ends one: the evidence runs out and the verdict becomes NO_EVIDENCE.
 """
 
 from collections import deque
@@ -68,7 +68,7 @@ class Evidence:
     def observe(self, rounds: Iterable[Round], now: float) -> None:
         """Take in one step's rounds."""
         for one in rounds:
-            if one.examined:
+            if one.is_evidence:
                 slot = self._slot(one.traffic_class, now)
                 slot[1] += 1
                 slot[2] += one.accepted > 0

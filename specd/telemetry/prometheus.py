@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
-from policies.base import LoadState, Reason
+from policies.base import GRAMMAR, LoadState, Reason
 from specd.telemetry.tally import MAX_POSITIONS, Acceptance, Histogram, ProposerTally, Rate, TokenTimes
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -162,9 +162,10 @@ class Metrics:
             self._lengths[proposer].add(k, times)
             if drafted:
                 self._proposers[proposer].add(drafted, examined, accepted, times)
-            of_class = evidence.setdefault(traffic_class, [0, 0])
-            of_class[0] += examined * times
-            of_class[1] += accepted * times
+            if proposer != GRAMMAR:
+                of_class = evidence.setdefault(traffic_class, [0, 0])
+                of_class[0] += examined * times
+                of_class[1] += accepted * times
         for name, (examined, accepted) in evidence.items():
             self._classes[name].add(examined, accepted)
 

@@ -1,0 +1,42 @@
+"""Drafts for a text that follows a grammar."""
+
+from collections.abc import Iterator
+
+from engine.draft.base import NO_DRAFT, Draft
+from engine.grammar.state import GrammarState, Standing
+from engine.sequence import Sequence as Seq
+from policies.base import GRAMMAR, Decision, Reason
+
+
+def asks_for_draft(decision: Decision) -> bool:
+    """Whether the engine's proposer is to draft; forced tokens need no proposer."""
+    return decision.k > 0 and decision.reason is not Reason.FORCED
+
+
+def settled_draft(sequence: Seq, decision: Decision, proposed: Iterator[Draft]) -> Draft:
+    """A text's draft: forced, or the next of those proposed where one was asked for, within its grammar if any."""
+    grammar = sequence.grammar
+    if asks_for_draft(decision):
+        return next(proposed) if grammar is None else fit(next(proposed), grammar)
+    if decision.k == 0 or grammar is None:
+        return NO_DRAFT
+    return Draft(grammar.forced(decision.k), proposer=GRAMMAR)
+
+
+def fit(draft: Draft, grammar: GrammarState) -> Draft:
+    """Cut a draft where the grammar does not let it go on.
+
+    A certain draft loses the token that is not allowed or that ends the text, since the row before says as much. A
+    token drawn from a law stays, and what follows it goes: whether a token is verified may depend on those before it,
+    but were it to depend on the token itself, the law of the text would no longer be the target's.
+    """
+    for at, token in enumerate(draft.tokens):
+        goes_on = (
+            grammar.allows(draft.tokens[:at], token)
+            and grammar.spot(draft.tokens[: at + 1]).standing is Standing.OPEN
+        )
+        if not goes_on:
+            kept = at if draft.probs is None else at + 1
+            probs = None if draft.probs is None else draft.probs[:kept]
+            return draft._replace(tokens=draft.tokens[:kept], probs=probs)
+    return draft
