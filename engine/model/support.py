@@ -4,7 +4,8 @@ from typing import Any, Final
 
 _LAYER_TYPES: Final = {"full_attention", "sliding_attention"}
 _ROPE_COUPLED: Final = {"longrope", "dynamic"}
-_DECODERS_WHATEVER_IT_SAYS: Final = {"gpt_neox"}  # has is_decoder = false in its config and never looks at it
+# They have is_decoder = false in their config and never look at it.
+_DECODERS_WHATEVER_IT_SAYS: Final = {"gpt_neox", "gpt_neox_japanese"}
 QUANTIZATIONS: Final = ("none", "int8", "fp8")
 
 
@@ -22,12 +23,16 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
         return f"{kind} is an encoder-decoder model: this engine runs decoder-only models"
     if getattr(config, "is_decoder", None) is False and kind not in _DECODERS_WHATEVER_IT_SAYS:
         return f"{kind} is an encoder as configured (is_decoder is false): its rows see what comes after them"
-    if model_class is not None and not getattr(model_class, "_supports_attention_backend", False):
-        return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
     if model_class is not None and getattr(model_class, "_is_stateful", False):
         return f"{kind} keeps a recurrent state that cannot be rolled back after a rejected draft"
     text = getattr(config, "text_config", None) or config
-    return _layer_reason(kind, text) or _rope_reason(kind, text)
+    return _layer_reason(kind, text) or _backend_reason(kind, model_class) or _rope_reason(kind, text)
+
+
+def _backend_reason(kind: str, model_class: Any) -> str | None:
+    if model_class is None or getattr(model_class, "_supports_attention_backend", False):
+        return None
+    return f"{kind} does not call a pluggable attention function in transformers, so the paged KV cannot reach it"
 
 
 def _layer_reason(kind: str, config: Any) -> str | None:

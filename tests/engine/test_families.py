@@ -4,6 +4,7 @@ A family differs by windows, soft caps, sinks, scales, positions, experts, width
 each through ragged speculative batches; the reference is transformers' own eager attention, one sequence at a time.
 """
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from engine.attention import paged
 from engine.batch import Span, pack
 from engine.kernels.native import build
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
+from engine.model.check import probe
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
+from engine.model.support import UnsupportedModelError, unsupported_reason
 from tests.engine.conftest import MakeEngine, generate, request
-from tests.tiny import FAMILIES, VOCABULARY, make_model_dir
+from tests.tiny import _COMMON, FAMILIES, VOCABULARY, make_model_dir
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
@@ -119,3 +125,60 @@ def test_logits_of_a_ragged_verify_batch_equal_plain_ones(family: Family) -> Non
         c.commit(2)
         got = run(Span(a, 49, long[49:], 1), Span(b, 16, middle[16:], 5), Span(c, 2, short[2:], 2))
         assert (got - wanted).abs().max() <= 1e-4 * wanted.abs().max().clamp(min=1), name
+
+
+def config_reason(kind: str) -> str | None:
+    """Why a family is refused by its default config, or None: then the self-check decides."""
+    try:
+        config = AutoConfig.for_model(kind)
+    except StrictDataclassError:
+        return None  # its defaults contradict each other: there is no model without a config of its own
+    return unsupported_reason(config, AutoModelForCausalLM._model_mapping.get(type(config), None))
+
+
+def documented(heading: str) -> dict[str, set[str]]:
+    """A table of docs/models.md: first cell -> families named in the second."""
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
+    _, _, section = page.partition(f"## {heading}\n")
+    rows = re.findall(r"^\| ([^|]+?) \| (`.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    return {why: set(re.findall(r"`([^`]+)`", names)) for why, names in rows}
+
+
+def test_every_causal_model_of_transformers_is_tested_refused_or_checked_and_documented_as_such() -> None:
+    """Nothing falls between: docs/models.md has each family where the code puts it, with the code's own reason."""
+    refused: dict[str, set[str]] = {}
+    checked = set()
+    for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        reason = config_reason(kind)
+        if reason is not None:
+            refused.setdefault(reason.removeprefix(f"{kind} "), set()).add(kind)
+        elif kind not in FAMILIES:
+            checked.add(kind)
+    assert set().union(*documented("Tested").values()) == set(FAMILIES)
+    assert documented("Refused by the config") == refused
+    assert set().union(*documented("Left to the self-check").values()) == checked
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("diffllama", "should each call attention once"),
+        ("doge", "makes an attention mask of its own"),
+        ("nemotron", "does not hand keyword arguments on"),
+    ],
+)
+def test_what_only_the_loaded_model_shows_is_refused_when_it_loads(kind: str, sentence: str) -> None:
+    paged.register()
+    config = AutoConfig.for_model(kind, **{**_COMMON, "num_hidden_layers": 2})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=paged.NAME).eval()
+    with pytest.raises(UnsupportedModelError, match=sentence):
+        probe(model)
+
+
+def test_an_argument_that_the_attention_would_ignore_is_refused() -> None:
+    """Sparse attention over chosen blocks, for one: with few tokens nothing would show."""
+    rows = torch.zeros(1, 1, 1, 4)
+    with pytest.raises(UnsupportedModelError, match="gives its attention function block_indices, which"):
+        paged.attention_forward(
+            torch.nn.Identity(), rows, rows, rows, None, specd=paged.Probe(), block_indices=rows
+        )
