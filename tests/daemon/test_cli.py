@@ -120,6 +120,15 @@ def test_check_of_a_sound_config_says_so(config: Path, capsys: pytest.CaptureFix
     assert second.startswith("ok: model ")
 
 
+def test_check_tells_what_becomes_of_the_weights(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Test that check says that the linears are quantised, and refuses a format that the device has not."""
+    scheme = "model.target.quantization"
+    assert main(["check", "-c", str(config), "--set", f"{scheme}=int8"]) == 0
+    assert capsys.readouterr().out.endswith("can be served, its linears quantised to int8 at every start\n")
+    assert main(["check", "-c", str(config), "--set", f"{scheme}=fp8"]) == 2
+    assert capsys.readouterr().err.startswith(f"{scheme}: fp8 weights need a CUDA device")
+
+
 def test_check_tells_every_fault_on_its_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Test that faults of named files, of the model and of keys that do not fit it come together, exit 2."""
     overrides = ["--set", "admin.token_file=/no/token", "--set", "model.draft.skip_layers=[9]"]
