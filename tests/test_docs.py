@@ -8,6 +8,7 @@ import pytest
 from policies.base import Reason
 from specd.cli.registry import COMMANDS, NOT_BUILT
 from specd.config import document
+from specd.http.bodies import ChatBody, CompletionBody
 from specd.telemetry.prometheus import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -95,6 +96,17 @@ def test_the_metrics_page_names_what_there_is():
 def test_the_reasons_page_names_what_there_is():
     """Test that docs/policies.md explains every reason for a k, and no other."""
     assert {name for (name,) in rows("docs/policies.md", 1)} == {reason.value for reason in Reason}
+
+
+def test_the_api_page_names_every_parameter():
+    """Test that docs/api.md has each parameter of the two endpoints, and no other, under the right one."""
+    chat, completions = set(ChatBody.model_fields), set(CompletionBody.model_fields)
+    where = {
+        name: "both" if name in chat & completions else "chat" if name in chat else "completions"
+        for name in chat | completions
+    }
+    named = {row for row in rows("docs/api.md", 2) if row[1] in {"both", "chat", "completions"}}
+    assert named == set(where.items())
 
 
 def test_the_readme_knows_every_command():

@@ -77,7 +77,10 @@ class Answer:
         await json_response(self._with_prompt_logprobs(answer))({"type": "http"}, _no_receive, send)
 
     async def stream(self, send: Send) -> None:
-        """Server-sent events; from the first on, an error is an event too."""
+        """Server-sent events. Until the engine's first output a refusal has its status, from then on it is an event."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ping_seconds):
+                self._early.append(await self._flight.next())
         events = EventStream(send)
         await events.open()
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from tokenizers import Tokenizer
 
@@ -37,3 +38,9 @@ def served(stage: Stage) -> Iterator[RealDaemon]:
     """The daemon of all scenarios that leave it as it was. Prompt lookup from one token on finds something."""
     with stage.daemon(engine={"max_running": 8}, model={"draft": {"ngram_min": 1, "ngram_max": 3}}) as daemon:
         yield daemon.ready()
+
+
+@pytest.fixture(scope="module")
+def client(served: RealDaemon) -> Iterator[openai.OpenAI]:
+    with served.client() as client:
+        yield client

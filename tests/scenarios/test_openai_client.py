@@ -1,6 +1,6 @@
 """The official `openai` client against a real daemon."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,12 +13,6 @@ from tests.scenarios.stage import RealDaemon
 PROMPTS = ["the daemon drafts", "def add(a, b):", "the target decides, the target decides", "K"]
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 LENGTH = 120
-
-
-@pytest.fixture(scope="module")
-def client(served: RealDaemon) -> Iterator[openai.OpenAI]:
-    with served.client() as client:
-        yield client
 
 
 def complete(client: openai.OpenAI, prompt: str, *, specd: dict[str, Any] | None = None, **body: Any) -> Any:
@@ -102,7 +96,7 @@ def test_streamed_pieces_are_the_whole(client: openai.OpenAI, ask: Callable[...,
     assert "".join(pieces) == text(whole)
     assert [choice.finish_reason for choice in choices] == [None] * (len(choices) - 1) + ["length"]
     assert len(pieces) > 3
-    assert (tail.choices, tail.usage) == ([], whole.usage)
+    assert (tail.choices, tail.usage.completion_tokens) == ([], whole.usage.completion_tokens)
     assert tail.specd["rounds"] > 0
     assert not any(chunk.usage or hasattr(chunk, "specd") for chunk in chunks)
     assert {chunk.id for chunk in chunks} == {tail.id}
