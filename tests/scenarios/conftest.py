@@ -8,13 +8,18 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.scenarios.stage import RealDaemon, Stage
-from tests.tiny import make_model_dir
+from tests.tiny import CHAT_TEMPLATE, make_model_dir
+
+TOOLS = '{% if tools %}{{ tools | tojson }}: <tool_call>{"name": …, "arguments": …}</tool_call>{% endif %}'
+"""What a chat template says of tools, as far as it matters to the daemon."""
 
 
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its context is long enough for requests that do not end by themselves while a test looks."""
-    return make_model_dir(tmp_path_factory.mktemp("tiny"), max_position_embeddings=4096)
+    """Its context is long enough for requests that do not end by themselves while a test looks; it is told of tools."""
+    directory = make_model_dir(tmp_path_factory.mktemp("tiny"), max_position_embeddings=4096)
+    (directory / "chat_template.jinja").write_text(TOOLS + CHAT_TEMPLATE)
+    return directory
 
 
 @pytest.fixture(scope="session")
