@@ -70,7 +70,9 @@ class Int8Linear(QuantisedLinear):
     @classmethod
     def tune(cls, linears: Sequence[Self], *, packed: bool, say: Callable[[str], None]) -> int:
         """Time both kernels on some of the weights."""
-        few_rows = few_rows_limit(_times(list(_sample(linears)), packed=packed))
+        few_rows = (
+            few_rows_limit(_times(list(_sample(linears)), packed=packed)) if _reads_int8(linears[0]) else 0
+        )
         for linear in linears:
             linear.plan = Int8Plan(few_rows, packed)
         many = "packed bf16" if packed else "widened each time"
@@ -134,6 +136,17 @@ def _scaled(product: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
 
 def _pack(values: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(values.to(torch.bfloat16), 8)  # type: ignore[no-any-return]  # noqa: SLF001
+
+
+@torch.inference_mode()
+def _reads_int8(linear: Int8Linear) -> bool:
+    """Whether this device has a kernel for few rows at all."""
+    row = torch.ones(1, linear.in_features, dtype=linear.scales.dtype, device=linear.scales.device)
+    try:
+        FastInt8Linear(linear, Int8Plan(1, packed=False)).few(row)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 def _sample(linears: Sequence[Int8Linear]) -> Iterator[Int8Linear]:

@@ -1,4 +1,4 @@
-"""A lean forward for the llama block, over the weights that transformers loaded.
+"""A lean forward for the llama block, with or without norms of its heads, over the weights that transformers loaded.
 
 transformers' forward spends about as long in Python and small operations as in its matrix products at batch 1. This
 one fuses q/k/v and gate/up, keeps activations as [T, H] and does nothing per layer that can be done once. It is used
@@ -17,7 +17,7 @@ from engine.kernels.native import NativeOps
 from engine.kernels.reference import LayerOps
 from engine.model.packed import Linear, make_linear
 
-_TYPES: Final = {"llama", "mistral", "qwen2"}
+_TYPES: Final = {"llama", "mistral", "qwen2", "qwen3"}
 
 
 class _Layer(NamedTuple):
@@ -29,6 +29,7 @@ class _Layer(NamedTuple):
     gate_up: Linear
     down: Linear
     extras: Extras
+    norm_heads: tuple[Tensor, Tensor] | None  # of each query head and of each key head: [dim] float32
 
 
 class LeanForward:
@@ -89,11 +90,21 @@ class LeanForward:
         """[T, H] -> [T, heads * dim]."""
         heads, kv_heads = self._heads, self._kv_heads
         qkv = layer.qkv(x).view(len(x), heads + 2 * kv_heads, -1)  # [T, heads + 2 kv_heads, dim]
-        rotated = self._ops.rotate(qkv[:, : heads + kv_heads], *angles)
-        out = attention.attend(
-            layer.place, rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :], layer.extras
-        )
+        if layer.norm_heads is None:
+            rotated = self._ops.rotate(qkv[:, : heads + kv_heads], *angles)
+            query, key = rotated[:, :heads], rotated[:, heads:]
+        else:
+            query = self._ops.rotate(self._norm_heads(qkv[:, :heads], layer.norm_heads[0]), *angles)
+            key = self._ops.rotate(
+                self._norm_heads(qkv[:, heads : heads + kv_heads], layer.norm_heads[1]), *angles
+            )
+        out = attention.attend(layer.place, query, key, qkv[:, heads + kv_heads :], layer.extras)
         return out.reshape(len(x), -1)
+
+    def _norm_heads(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[T, heads, dim] -> the same shape, each head by itself."""
+        rows = x.reshape(-1, x.shape[-1])
+        return self._ops.add_rms_norm(rows, None, weight, self._eps).view(x.shape)
 
     def _angles(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine: [T, dim] float32 each, rounded as transformers rounds them."""
@@ -112,4 +123,11 @@ def _layer(layer: Any, place: int, extras: Extras, native: NativeOps | None) -> 
         gate_up=make_linear([mlp.gate_proj, mlp.up_proj], native),
         down=make_linear([mlp.down_proj], native),
         extras=extras,
+        norm_heads=_head_norms(attention),
     )
+
+
+def _head_norms(attention: Any) -> tuple[Tensor, Tensor] | None:
+    if not hasattr(attention, "q_norm"):
+        return None
+    return attention.q_norm.weight.detach().float(), attention.k_norm.weight.detach().float()

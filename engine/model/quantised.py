@@ -18,6 +18,7 @@ _FORMATS: Final = {
     "int8": ("engine.model.int8", "Int8Linear"),
     "fp8": ("engine.model.fp8", "Fp8Linear"),
 }
+_FP8_CAPABILITY: Final = (8, 9)
 
 
 class QuantisedLinear(nn.Module):
@@ -62,6 +63,7 @@ def quantise_linears(model: nn.Module, scheme: str, device: torch.device) -> lis
     weight with the embedding gets a quantised copy.
     """
     reason = quantization_reason(scheme, device.type, str(_dtype(model)).removeprefix("torch."))
+    reason = reason or _missing(scheme, device)
     if reason:
         raise UnsupportedModelError(reason)
     module, name = _FORMATS[scheme]
@@ -76,6 +78,16 @@ def quantise_linears(model: nn.Module, scheme: str, device: torch.device) -> lis
             f"the model has no linear that {scheme} could hold: set quantization to none"
         )
     return made
+
+
+def _missing(scheme: str, device: torch.device) -> str | None:
+    """What this very device lacks for a format, or None."""
+    if scheme != "fp8" or (have := torch.cuda.get_device_capability(device)) >= _FP8_CAPABILITY:
+        return None
+    return (
+        f"fp8 products need a GPU of compute capability {_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]}, this one has "
+        f"{have[0]}.{have[1]}: take int8 there"
+    )
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:

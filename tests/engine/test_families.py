@@ -25,6 +25,7 @@ from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.check import probe
+from engine.model.lean import LeanForward
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.model.support import UnsupportedModelError, unsupported_reason
@@ -78,6 +79,13 @@ def family(
         name: load(path, torch.float32, CPU, lambda _: None, cache=cache) for name, cache in caches.items()
     }
     return Family(request.param, reference, models)
+
+
+def test_the_families_that_have_a_lean_forward_take_it(family: Family) -> None:
+    """Otherwise the matrix would compare transformers with itself where it is meant to test ours."""
+    lean = {name for name, model in family.models.items() if isinstance(model.forward, LeanForward)}
+    has_one = family.name in {"llama", "mistral", "qwen2", "qwen3"}
+    assert lean == (set(family.models) if has_one else set())
 
 
 @pytest.mark.parametrize("kind", ["ngram", "layer-skip"])

@@ -100,6 +100,17 @@ def test_few_ends_where_the_other_kernel_is_first_faster(
     assert few_rows_limit(iter(times)) == limit
 
 
+def test_without_a_kernel_for_few_rows_all_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> Tensor:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", missing)
+    made, said = Int8Linear.of(linear()), []
+    assert Int8Linear.tune([made], packed=False, say=said.append) == 0
+    assert said[0].startswith("int8: up to 0 rows by the int8 kernel")
+    assert difference(made.fast()(rows(1)), made(rows(1))) == 0
+
+
 @pytest.mark.parametrize("kind", [Int8Linear, Fp8Linear])
 @torch.inference_mode()
 def test_linears_joined_say_what_they_say_apart(kind: type[QuantisedLinear]) -> None:
@@ -159,6 +170,12 @@ def test_what_cannot_be_quantised_is_refused_by_a_sentence(
 def test_an_fp8_model_is_refused_on_cpu(tiny_dir: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="CUDA"):
         load(tiny_dir, torch.bfloat16, CPU, lambda _: None, quantization="fp8")
+
+
+def test_an_old_gpu_is_refused_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(UnsupportedModelError, match=r"compute capability 8\.9, this one has 8\.0"):
+        quantise_linears(nn.Sequential(linear()), "fp8", torch.device("cuda"))
 
 
 def test_only_linears_are_quantised_and_the_tied_embedding_stays(tmp_path: Path) -> None:
