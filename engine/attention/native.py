@@ -4,6 +4,7 @@ Long prompt chunks go through torch: there the work is matrix products, which on
 kernel does not know (soft caps, sinks, values of another width than keys).
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from torch import Tensor
@@ -20,11 +21,18 @@ class NativePagedAttention:
 
     def __init__(self, ops: NativeOps, memory: KVMemory, batch: RaggedBatch) -> None:
         self._ops = ops
-        self._memory = memory
+        self.memory = memory
         self._batch = batch
-        self._short: NativeSpans | None = None
-        self._long: list[tuple[slice, Group]] = []
-        self._split()
+
+    @property
+    def slots(self) -> Tensor:
+        """[T] int64: where each row's key and value go."""
+        return self._batch.slots
+
+    @cached_property
+    def spans(self) -> NativeSpans:
+        """All spans, for a forward that attends itself."""
+        return self._native_spans(range(len(self._batch.spans)))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """See AttentionContext."""
@@ -33,7 +41,7 @@ class NativePagedAttention:
         query, key, value = _rows(query), _rows(key), _rows(value)
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()
-        keys, values = self._memory.keys[layer], self._memory.values[layer]
+        keys, values = self.memory.keys[layer], self.memory.values[layer]
         self._ops.write_kv(key, value, keys, values, self._batch.slots)
         out = query.new_empty(query.shape)
         if self._short is not None:
@@ -41,29 +49,39 @@ class NativePagedAttention:
                 query, keys, values, out, spans=self._short, scaling=extras.scaling, window=extras.window or 0
             )
         for rows, group in self._long:
-            out[rows] = attend_group(self._memory, layer, group, query, extras)
+            out[rows] = attend_group(self.memory, layer, group, query, extras)
         return out
 
     @cached_property
     def _torch(self) -> PagedAttention:
-        return PagedAttention(self._memory, self._batch)
+        return PagedAttention(self.memory, self._batch)
 
-    def _split(self) -> None:
-        spans, size = self._batch.spans, self._memory.block_size
+    @cached_property
+    def _short(self) -> NativeSpans | None:
+        short = [i for i, span in enumerate(self._batch.spans) if len(span.tokens) <= PREFILL_ROWS]
+        return self._native_spans(short) if short else None
+
+    @cached_property
+    def _long(self) -> list[tuple[slice, Group]]:
+        spans, size = self._batch.spans, self.memory.block_size
         starts = offsets(spans)
-        short = [i for i, span in enumerate(spans) if len(span.tokens) <= PREFILL_ROWS]
-        if short:
-            self._short = NativeSpans(
-                tables=[spans[i].blocks(size) for i in short],
-                first_row=[starts[i] for i in short],
-                rows=[len(spans[i].tokens) for i in short],
-                end=[spans[i].end for i in short],
-                block_size=size,
-            )
-        for i, span in enumerate(spans):
-            if len(span.tokens) > PREFILL_ROWS:
-                rows = slice(starts[i], starts[i] + len(span.tokens))
-                self._long.append((rows, single_group(span, starts[i], size)))
+        return [
+            (slice(start, start + len(span.tokens)), single_group(span, start, size))
+            for span, start in zip(spans, starts, strict=True)
+            if len(span.tokens) > PREFILL_ROWS
+        ]
+
+    def _native_spans(self, which: Iterable[int]) -> NativeSpans:
+        spans, size = self._batch.spans, self.memory.block_size
+        starts = offsets(spans)
+        which = list(which)
+        return NativeSpans(
+            tables=[spans[i].blocks(size) for i in which],
+            first_row=[starts[i] for i in which],
+            rows=[len(spans[i].tokens) for i in which],
+            end=[spans[i].end for i in which],
+            block_size=size,
+        )
 
 
 def _rows(x: Tensor) -> Tensor:

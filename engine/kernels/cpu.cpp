@@ -1,53 +1,13 @@
 // The small operations of a decoder layer, each in one pass. engine/kernels/reference.py is their specification.
 // Compiled once by engine/kernels/native.py; plain C interface, no torch headers. Sums are in float32.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include "attention.h"
+#include "common.h"
+#include "decoder.h"
 
 namespace {
 
-struct bf16 {
-    uint16_t bits;
-};
-
-inline float widen(float x) { return x; }
-inline float widen(bf16 x) {
-    uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
-    float wide;
-    std::memcpy(&wide, &bits, sizeof wide);
-    return wide;
-}
-
-inline void narrow(float x, float& out) { out = x; }
-inline void narrow(float x, bf16& out) {  // round to nearest, ties to even
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    out.bits = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// e^x by argument reduction and a polynomial (Cephes), written so that compilers vectorise it; error about 1e-7.
-inline float exponential(float x) {
-    x = std::min(std::max(x, -87.0f), 88.0f);
-    float n = std::nearbyint(x * 1.44269504088896341f);
-    float r = std::fma(n, -0.693359375f, x);  // fma: the flags would let a plain sum of the two steps be folded
-    r = std::fma(n, 2.12194440e-4f, r);
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    int32_t scale = (static_cast<int32_t>(n) + 127) << 23;
-    float two_to_n;
-    std::memcpy(&two_to_n, &scale, sizeof two_to_n);
-    return p * two_to_n;
-}
-
-constexpr int64_t kGrain = 16384;  // elements below which waking other threads costs more than it brings
+using namespace specd;
 
 // hidden [T, H] += delta [T, H] (if given); out [T, H] = hidden / rms(hidden) * weight [H]
 template <typename T>
@@ -95,169 +55,6 @@ void rotate(T* x, int64_t stride, const float* cosine, const float* sine, int64_
                 narrow(a * c[i] - b * s[i], v[i]);
                 narrow(b * c[i + half] + a * s[i + half], v[i + half]);
             }
-        }
-    }
-}
-
-struct Spans {
-    const int64_t* tables;  // [B, table_stride] block numbers
-    int64_t table_stride;
-    const int64_t* first_row;  // [B] packed row at which the span begins
-    const int64_t* rows;       // [B]
-    const int64_t* end;        // [B] position after the span's last row
-    int64_t count;             // B
-};
-
-constexpr int64_t kKeys = 16;  // keys that are widened at a time and shared by all rows of a key head
-
-// What one task keeps for one key head: online softmax over the keys seen so far, for every row and query head.
-struct HeadState {
-    float* q;      // [queries, dim], scaled
-    float* acc;    // [queries, dim]
-    float* score;  // [queries, kKeys]
-    float* top;    // [queries]
-    float* sum;    // [queries]
-    static int64_t floats(int64_t queries, int64_t dim) { return queries * (2 * dim + kKeys + 2); }
-    HeadState(float* at, int64_t queries, int64_t dim)
-        : q(at), acc(q + queries * dim), score(acc + queries * dim), top(score + queries * kKeys), sum(top + queries) {}
-};
-
-typedef float Lanes __attribute__((vector_size(64)));  // 16 floats; compilers split it where registers are narrower
-typedef int32_t Order __attribute__((vector_size(64)));
-constexpr int64_t kLanes = 16;
-
-inline Lanes load(const float* at) {
-    Lanes x;
-    std::memcpy(&x, at, sizeof x);
-    return x;
-}
-
-inline float sum_of(Lanes x) {
-    x += __builtin_shuffle(x, Order{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7});
-    x += __builtin_shuffle(x, Order{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11});
-    x += __builtin_shuffle(x, Order{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13});
-    return x[0] + x[1];
-}
-
-// score[t] = q . k[t] for t in [from, to). The known widths keep q in registers.
-template <int64_t kDim>
-void dot_keys(const float* q, const float* k, float* score, int64_t from, int64_t to, int64_t dim) {
-    if constexpr (kDim > 0) {
-        Lanes own[kDim / kLanes];
-        for (int64_t c = 0; c < kDim / kLanes; c++) own[c] = load(q + c * kLanes);
-        for (int64_t t = from; t < to; t++) {
-            Lanes product = own[0] * load(k + t * kDim);
-            for (int64_t c = 1; c < kDim / kLanes; c++) product += own[c] * load(k + t * kDim + c * kLanes);
-            score[t] = sum_of(product);
-        }
-    } else {
-        for (int64_t t = from; t < to; t++) {
-            float dot = 0;
-            for (int64_t i = 0; i < dim; i++) dot += q[i] * k[t * dim + i];
-            score[t] = dot;
-        }
-    }
-}
-
-// acc = acc * kept + sum over t of weight[t] v[t]
-template <int64_t kDim>
-void add_values(float* acc, float kept, const float* weight, const float* v, int64_t from, int64_t to, int64_t dim) {
-    if constexpr (kDim > 0) {
-        Lanes own[kDim / kLanes];
-        for (int64_t c = 0; c < kDim / kLanes; c++) own[c] = load(acc + c * kLanes) * kept;
-        for (int64_t t = from; t < to; t++) {
-            for (int64_t c = 0; c < kDim / kLanes; c++) own[c] += weight[t] * load(v + t * kDim + c * kLanes);
-        }
-        std::memcpy(acc, own, sizeof own);
-    } else {
-        for (int64_t i = 0; i < dim; i++) acc[i] *= kept;
-        for (int64_t t = from; t < to; t++) {
-            for (int64_t i = 0; i < dim; i++) acc[i] += weight[t] * v[t * dim + i];
-        }
-    }
-}
-
-// Take `count` keys, from position `key` on, into the state of one key head. k, v: [kKeys, dim].
-template <int64_t kDim>
-void attend_keys(HeadState s, const float* k, const float* v, int64_t key, int64_t count, int64_t first,
-                 int64_t queries, int64_t share, int64_t dim, int64_t window) {
-    for (int64_t n = 0; n < queries; n++) {
-        const int64_t position = first + n / share;
-        const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1 - key) : 0;
-        const int64_t to = std::min(count, position + 1 - key);
-        if (from >= to) continue;
-        float* score = s.score + n * kKeys;
-        dot_keys<kDim>(s.q + n * dim, k, score, from, to, dim);
-        float best = s.top[n];
-        for (int64_t t = from; t < to; t++) best = std::max(best, score[t]);
-        const float kept = exponential(s.top[n] - best);  // tiny for the first keys, when acc and sum are 0
-        float added = 0;
-        for (int64_t t = from; t < to; t++) {
-            score[t] = exponential(score[t] - best);
-            added += score[t];
-        }
-        s.top[n] = best;
-        s.sum[n] = s.sum[n] * kept + added;
-        add_values<kDim>(s.acc + n * dim, kept, score, v, from, to, dim);
-    }
-}
-
-// Key heads [from_head, to_head) of one span. All heads of a key lie together, so one task reads whole cache lines.
-template <typename T, int64_t kDim>
-void attend_span(const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const Spans& spans,
-                 int64_t span, int64_t from_head, int64_t to_head, int64_t heads, int64_t kv_heads,
-                 int64_t runtime_dim, int64_t block_size, float scaling, int64_t window, std::vector<float>& scratch) {
-    const int64_t dim = kDim ? kDim : runtime_dim;
-    const int64_t share = heads / kv_heads, queries = spans.rows[span] * share;
-    const int64_t end = spans.end[span], first = end - spans.rows[span];
-    const int64_t per_head = HeadState::floats(queries, dim);
-    scratch.resize((to_head - from_head) * per_head + 2 * kKeys * dim);
-    float* k = scratch.data() + (to_head - from_head) * per_head;
-    float* v = k + kKeys * dim;
-    const auto state = [&](int64_t head) { return HeadState(scratch.data() + (head - from_head) * per_head, queries, dim); };
-    for (int64_t head = from_head; head < to_head; head++) {
-        HeadState s = state(head);
-        for (int64_t n = 0; n < queries; n++) {
-            const T* source = query + (spans.first_row[span] + n / share) * query_stride + (head * share + n % share) * dim;
-            for (int64_t i = 0; i < dim; i++) s.q[n * dim + i] = widen(source[i]) * scaling;
-        }
-        std::fill(s.acc, s.acc + queries * dim, 0.0f);
-        std::fill(s.top, s.top + queries, -INFINITY);
-        std::fill(s.sum, s.sum + queries, 0.0f);
-    }
-    const int64_t* table = spans.tables + span * spans.table_stride;
-    int64_t key = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
-    while (key < end) {
-        const int64_t offset = key % block_size;
-        const int64_t count = std::min({kKeys, block_size - offset, end - key});
-        const int64_t slot = table[key / block_size] * block_size + offset;
-        const int64_t ahead = key + count + kKeys;
-        if (ahead < end && to_head - from_head == kv_heads) {  // blocks lie apart: hardware does not foresee the next
-            const int64_t next = (table[ahead / block_size] * block_size + ahead % block_size) * kv_heads * dim;
-            const char* kp = reinterpret_cast<const char*>(keys + next);
-            const char* vp = reinterpret_cast<const char*>(values + next);
-            const int64_t bytes = kKeys * kv_heads * dim * sizeof(T);
-            for (int64_t i = 0; i < bytes; i += 64) {
-                __builtin_prefetch(kp + i);
-                __builtin_prefetch(vp + i);
-            }
-        }
-        for (int64_t head = from_head; head < to_head; head++) {
-            for (int64_t t = 0; t < count; t++) {
-                const T* key_row = keys + ((slot + t) * kv_heads + head) * dim;
-                const T* value_row = values + ((slot + t) * kv_heads + head) * dim;
-                for (int64_t i = 0; i < dim; i++) k[t * dim + i] = widen(key_row[i]);
-                for (int64_t i = 0; i < dim; i++) v[t * dim + i] = widen(value_row[i]);
-            }
-            attend_keys<kDim>(state(head), k, v, key, count, first, queries, share, dim, window);
-        }
-        key += count;
-    }
-    for (int64_t head = from_head; head < to_head; head++) {
-        HeadState s = state(head);
-        for (int64_t n = 0; n < queries; n++) {
-            T* target = out + (spans.first_row[span] + n / share) * heads * dim + (head * share + n % share) * dim;
-            for (int64_t i = 0; i < dim; i++) narrow(s.acc[n * dim + i] / s.sum[n], target[i]);
         }
     }
 }
@@ -345,3 +142,62 @@ void write_kv(const T* key, const T* value, int64_t stride, T* keys, T* values, 
 
 SPECD_EXPORT(float, f32)
 SPECD_EXPORT(bf16, bf16)
+
+// Whether this processor and kernel can run the functions below.
+extern "C" int64_t squeezed_supported() {
+#if SPECD_AMX
+    return tiles_granted();
+#else
+    return SPECD_SQUEEZED;
+#endif
+}
+
+// counts [256] += how often each exponent occurs among n weights
+extern "C" void count_exponents(const bf16* weights, int64_t n, int64_t* counts) {
+    for (int64_t i = 0; i < n; i++) counts[weights[i].bits >> 7 & 0xFF]++;
+}
+
+// Stores weights [out, in] as squeezed.h says, with the four-bit names given [256]; outputs beyond `out` are zero.
+// Weights without a name go to place [E, 2] and value [E], strip by strip, first [strips + 1] says where each begins.
+extern "C" void squeeze(const bf16* weights, int64_t out, int64_t in, const uint8_t* names, uint8_t* data, int64_t* first,
+                        int32_t* place, float* value) {
+    const int64_t strips = (out + kStrip - 1) / kStrip;
+    int64_t exceptions = 0;
+    first[0] = 0;
+    for (int64_t strip = 0; strip < strips; strip++) {
+        for (int64_t block = 0; block < in / kBlock; block++) {
+            for (int64_t n = 0; n < kStrip; n++) {
+                uint8_t* tile = data + ((strip * (in / kBlock) + block) * 2 + n / kTile) * kTileBytes;
+                for (int64_t k = 0; k < kBlock; k++) {
+                    const int64_t output = strip * kStrip + n, input = block * kBlock + k;
+                    const bf16 weight = output < out ? weights[output * in + input] : bf16{0};
+                    const uint8_t name = names[weight.bits >> 7 & 0xFF];
+                    put(tile, k / 2, n % kTile * 2 + k % 2, weight.bits, name);
+                    if (name == kNoName && (weight.bits & 0x7FFF)) {
+                        place[2 * exceptions] = static_cast<int32_t>(n);
+                        place[2 * exceptions + 1] = static_cast<int32_t>(input);
+                        value[exceptions++] = widen(weight);
+                    }
+                }
+            }
+        }
+        first[strip + 1] = exceptions;
+    }
+}
+
+#if SPECD_SQUEEZED
+// y [rows, out] = x [padded rows, in] times the weights, plus the bias
+extern "C" void squeezed_linear(const SqueezedLinear* linear, const bf16* x, int64_t rows, bf16* y) {
+#pragma omp parallel
+    {
+        Tiles tiles(rows);
+        multiply(*linear, x, rows, [&](int64_t strip, const float* sums) {
+            const int64_t count = std::min(kStrip, linear->out - strip * kStrip);
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t c = 0; c < count; c++) narrow(sums[row * kStrip + c], y[row * linear->out + strip * kStrip + c]);
+        });
+    }
+}
+
+extern "C" void forward(const Decoder* decoder, const Step* step) { Forward(*decoder, *step).run(); }
+#endif

@@ -18,7 +18,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from engine.kernels.structures import Decoder, Spans, Step
+
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
+_HEADERS: Final = ("common.h", "attention.h", "attention_tiles.h", "squeezed.h", "decoder.h")
 _FLAGS: Final = (
     "-O3",
     "-march=native",
@@ -80,7 +83,9 @@ def _compile(compiler: str, target: Path) -> None:
 
 def _fingerprint(compiler: str) -> str:
     """Source, flags, compiler and processor: a library of another machine must not be taken for this one's."""
-    digest = hashlib.sha256(_SOURCE.read_bytes())
+    digest = hashlib.sha256()
+    for file in (_SOURCE, *map(_SOURCE.with_name, _HEADERS)):
+        digest.update(file.read_bytes())
     digest.update(
         " ".join([*_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), _processor()]).encode()
     )
@@ -108,6 +113,37 @@ class NativeOps:
         self._functions: dict[str, Callable[..., None]] = {
             name: _function(loaded, f"{name}_{_SUFFIX[dtype]}", types) for name, types in _SIGNATURES.items()
         }
+        self._library = loaded
+        loaded.count_exponents.argtypes = [_P, _I, _P]
+        loaded.squeeze.argtypes = [_P, _I, _I, _P, _P, _P, _P, _P]
+        loaded.squeezed_supported.restype = _I
+        self.squeezes = dtype == torch.bfloat16 and bool(loaded.squeezed_supported())
+        """Whether this processor has the kernels of squeezed.h."""
+        if self.squeezes:
+            self._forward = _function(loaded, "forward", [_P, _P])
+
+    def forward(self, decoder: Decoder, step: Step) -> None:
+        """A whole forward; see decoder.h. Only where `squeezes`."""
+        self._forward(ctypes.byref(decoder), ctypes.byref(step))
+
+    def count_exponents(self, weight: Tensor) -> Tensor:
+        """How often each of bf16's exponents occurs: [256] int64."""
+        counts = torch.zeros(256, dtype=torch.int64)
+        self._library.count_exponents(weight.data_ptr(), weight.numel(), counts.data_ptr())
+        return counts
+
+    def squeeze(
+        self, weight: Tensor, names: Tensor, data: Tensor, exceptions: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fill `data` with weight [out, in]; names: [256] uint8. Returns the exceptions: see squeezed.h."""
+        outputs, inputs = weight.shape
+        first = torch.zeros(-(-outputs // 32) + 1, dtype=torch.int64)
+        place, value = torch.zeros(exceptions, 2, dtype=torch.int32), torch.zeros(exceptions)
+        self._library.squeeze(
+            weight.data_ptr(), outputs, inputs, names.data_ptr(), data.data_ptr(), first.data_ptr(),
+            place.data_ptr(), value.data_ptr(),
+        )  # fmt: skip
+        return first, place, value
 
     def add_rms_norm(self, hidden: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         """See LayerOps. hidden and delta must be contiguous."""
@@ -184,6 +220,15 @@ class NativeSpans:
         self.rows = torch.tensor(rows)
         self.end = torch.tensor(end)
         self.block_size = block_size
+        self.longest = max(end)
+
+    @property
+    def structure(self) -> Spans:
+        """As the library takes them; points into this object."""
+        return Spans(
+            self.tables.data_ptr(), self.tables.shape[1], self.first_row.data_ptr(), self.rows.data_ptr(),
+            self.end.data_ptr(), len(self.rows),
+        )  # fmt: skip
 
 
 def _function(library: Any, name: str, types: list[Any]) -> Callable[..., None]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.kernels.memory import zeros
+
 
 class LayerShape(NamedTuple):
     """What one attention layer stores per position."""
@@ -42,10 +44,8 @@ class KVMemory:
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         for index, shape in layers.items():
-            self.keys[index] = torch.zeros(slots, shape.kv_heads, shape.key_dim, dtype=dtype, device=device)
-            self.values[index] = torch.zeros(
-                slots, shape.kv_heads, shape.value_dim, dtype=dtype, device=device
-            )
+            for store, dim in ((self.keys, shape.key_dim), (self.values, shape.value_dim)):
+                store[index] = zeros((slots, shape.kv_heads, dim), dtype, device)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store rows. slots: [T]; key, value: [T, kv_heads, dim]."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from engine.kernels.reference import TorchOps
 from engine.kv.memory import LayerShape
 from engine.model.check import plain_logits, probe, self_check
 from engine.model.forward import Forward, TransformersForward
+from engine.model.fused import FusedForward
 from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
 from engine.model.quantised import QuantisedLinear, quantise_linears
@@ -129,6 +131,9 @@ def _forward(
     native = kernels if isinstance(kernels, NativeOps) else None
     kind = "Triton" if native is None else "native"
     candidates: list[tuple[str, Callable[[], Forward], Kernels | None]] = []
+    if native is not None and FusedForward.suits(model, native):
+        fused = partial(FusedForward, model, found.extras, native)
+        candidates.append(("fused forward, squeezed weights", fused, native))
     if lean and kernels is not None:
         candidates.append(
             (

@@ -1,0 +1,268 @@
+// Attention of up to sixteen queries at a time in AMX tiles, over the block tables.
+//
+// A tile's columns are queries: of several heads and rows where these are few, else of one key head. Scores come with
+// keys as rows, so that keys are read where they lie and softmax works on all queries of a vector at once:
+//
+//     scores [16 keys, 16 queries] = keys [16, dim] x queries [dim, 16]     a query's other heads are zero columns
+//     text   [query, dim]         += weights [query, key pair] x values [key pair, dim]          by vdpbf16ps
+//
+// Online softmax: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+#pragma once
+
+#include <array>
+
+#include "attention.h"
+#include "squeezed.h"
+
+#if SPECD_AMX
+
+namespace specd {
+
+// Queries that attend in one go: those of key heads [from, to) and of rows * share numbers [first, last) of each.
+struct QueryTile {
+    int64_t span, from, to, first, last;
+};
+
+class TileAttention {
+   public:
+    static constexpr int64_t kQueries = 16, kChunk = 64;  // keys between two looks at the maximum
+
+    static bool suits(int64_t dim, int64_t block_size, int64_t share) {
+        return dim % 32 == 0 && dim <= kMaxDim && block_size % 16 == 0 && share <= kQueries;
+    }
+
+    // query: rows of heads of dim, stride given; keys, values: the pool's; out: [rows, heads, dim]
+    void attend(const bf16* query, int64_t stride, const bf16* keys, const bf16* values, bf16* out, const Spans& spans,
+                const QueryTile& tile, int64_t heads, int64_t kv_heads, int64_t dim, int64_t block_size, float scaling,
+                int64_t window) {
+        dim_ = dim;
+        const int64_t share = heads / kv_heads, own = tile.last - tile.first;
+        const int64_t start = spans.end[tile.span] - spans.rows[tile.span];  // position of the span's first row
+        place_queries(query, stride, spans.first_row[tile.span], tile, share, start);
+        std::memset(text_, 0, sizeof(float) * kQueries * dim);
+        __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+        const int64_t lowest = start + tile.first / share, highest = start + (tile.last - 1) / share;
+        const int64_t end = highest + 1;
+        int64_t key = window > 0 ? std::max<int64_t>(0, lowest - window + 1) / kQueries * kQueries : 0;
+        const int64_t* table = spans.tables + tile.span * spans.table_stride;
+        const Lines lines{kv_heads * dim, tile.from * dim, (tile.to - tile.from) * dim};
+        int64_t groups = find_slots(table, block_size, key, end);
+        for (int64_t g = 0; g < groups; g++) lines.fetch(keys, slots_[g]);
+        for (; key < end; key += kChunk) {
+            // Blocks lie apart and hardware does not foresee the next one: what is needed next is asked for now.
+            for (int64_t g = 0; g < groups; g++) {
+                lines.fetch(values, slots_[g]);
+                score(keys, kv_heads, slots_[g], tile, scores_ + g * 16 * kQueries);
+            }
+            const bool inside = key + 16 * groups <= lowest + 1 && (window <= 0 || key > highest - window);
+            weigh(key, 16 * groups, inside, scaling, window, top, sum);
+            int64_t next = 0;
+            for (int64_t head = tile.from; head < tile.to; head++) {
+                pair_values(values, kv_heads, head, groups);
+                if (head == tile.to - 1) {
+                    next = find_slots(table, block_size, key + kChunk, end);
+                    for (int64_t g = 0; g < next; g++) lines.fetch(keys, slots_[g]);
+                }
+                add_values(own * (head - tile.from), own, 8 * groups);
+            }
+            groups = next;
+        }
+        write(out, spans.first_row[tile.span], tile, heads, share, sum);
+    }
+
+   private:
+    static constexpr int64_t kMaxDim = 256;
+
+    // The cache lines of sixteen positions' keys or values, of some heads.
+    struct Lines {
+        int64_t stride, from, size;  // elements
+        void fetch(const bf16* store, int64_t slot) const {
+            const bf16* at = store + slot * stride + from;
+            for (int64_t key = 0; key < 16; key++, at += stride) {
+                for (int64_t line = 0; line < size; line += 32) _mm_prefetch(at + line, _MM_HINT_T0);
+            }
+        }
+    };
+
+    // slots_ of the chunk's groups of sixteen keys; returns how many there are.
+    int64_t find_slots(const int64_t* table, int64_t block_size, int64_t key, int64_t end) {
+        int64_t groups = 0;
+        for (int64_t at = key; at < std::min(key + kChunk, end); at += 16) {
+            slots_[groups++] = table[at / block_size] * block_size + at % block_size;
+        }
+        return groups;
+    }
+
+    // B tiles [head][dim / 32][16 pairs of dims][16 queries]; columns of another head are zero.
+    void place_queries(const bf16* query, int64_t stride, int64_t first_row, const QueryTile& tile, int64_t share,
+                       int64_t start) {
+        const int64_t pairs = dim_ / 2, own = tile.last - tile.first;
+        std::memset(queries_, 0, sizeof(uint32_t) * (tile.to - tile.from) * pairs * kQueries);
+        alignas(64) int32_t positions[kQueries];
+        std::fill(positions, positions + kQueries, static_cast<int32_t>(start + tile.first / share));
+        for (int64_t head = tile.from; head < tile.to; head++) {
+            for (int64_t n = tile.first; n < tile.last; n++) {
+                const int64_t column = own * (head - tile.from) + n - tile.first;
+                const bf16* q = query + (first_row + n / share) * stride + (head * share + n % share) * dim_;
+                uint32_t* to = queries_ + (head - tile.from) * pairs * kQueries + column;
+                for (int64_t pair = 0; pair < pairs; pair++) std::memcpy(to + pair * kQueries, q + 2 * pair, 4);
+                positions[column] = static_cast<int32_t>(start + n / share);
+            }
+        }
+        positions_ = _mm512_load_si512(positions);
+    }
+
+    void score(const bf16* keys, int64_t kv_heads, int64_t slot, const QueryTile& tile, float* scores) {
+        const int64_t bytes = kv_heads * dim_ * static_cast<int64_t>(sizeof(bf16));
+        _tile_zero(0);
+        for (int64_t head = tile.from; head < tile.to; head++) {
+            const bf16* key = keys + (slot * kv_heads + head) * dim_;
+            const uint32_t* q = queries_ + (head - tile.from) * dim_ / 2 * kQueries;
+            for (int64_t d = 0; d < dim_; d += 32, q += 16 * kQueries) {
+                _tile_loadd(4, key + d, bytes);
+                _tile_loadd(6, q, 64);
+                _tile_dpbf16ps(0, 4, 6);
+            }
+        }
+        _tile_stored(0, scores, 64);
+    }
+
+    // Scores of keys [key, key + count) become weights, in pairs of bf16; what was summed so far is scaled down.
+    void weigh(int64_t key, int64_t count, bool inside, float scaling, int64_t window, __m512& top, __m512& sum) {
+        const __m512 scale = _mm512_set1_ps(scaling * 1.44269504088896341f);  // powers of two from here on
+        __m512 best = top;
+        for (int64_t t = 0; t < count; t++) {
+            __m512 s = _mm512_mul_ps(_mm512_load_ps(scores_ + t * kQueries), scale);
+            if (!inside) s = _mm512_mask_blend_ps(seen(key + t, window), _mm512_set1_ps(-INFINITY), s);
+            _mm512_store_ps(scores_ + t * kQueries, s);
+            best = _mm512_max_ps(best, s);
+        }
+        const __m512 level = _mm512_max_ps(best, _mm512_set1_ps(-1e30f));  // a query that has seen nothing yet
+        const __m512 kept = power_of_two(_mm512_sub_ps(top, level));
+        __m512 added = _mm512_setzero_ps();
+        for (int64_t t = 0; t < count; t += 2) {
+            const __m512 a = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + t * kQueries), level));
+            const __m512 b = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + (t + 1) * kQueries), level));
+            added = _mm512_add_ps(added, _mm512_add_ps(a, b));
+            const __m512i pair = _mm512_permutexvar_epi16(zipper(), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+            _mm512_store_si512(weights_ + t / 2 * kQueries, pair);
+        }
+        top = best;
+        sum = _mm512_add_ps(_mm512_mul_ps(sum, kept), added);
+        _mm512_store_ps(kept_, kept);
+    }
+
+    __mmask16 seen(int64_t key, int64_t window) const {
+        const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(key));
+        __mmask16 mask = _mm512_cmple_epi32_mask(at, positions_);
+        if (window > 0) {
+            const __m512i behind = _mm512_sub_epi32(positions_, _mm512_set1_epi32(static_cast<int32_t>(window)));
+            mask &= _mm512_cmpgt_epi32_mask(at, behind);
+        }
+        return mask;
+    }
+
+    // 2^x for x <= 0 by a polynomial on [-1/2, 1/2]; error about 3e-6, where a weight is rounded to 4e-3. Minus infinity gives 0.
+    static __m512 power_of_two(__m512 x) {
+        x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
+        const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m512 r = _mm512_sub_ps(x, n);
+        __m512 p = _mm512_set1_ps(1.3333558e-3f);
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314720e-1f));
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+        return _mm512_scalef_ps(p, n);
+    }
+
+    // [0 .. 15 | 16 .. 31] -> 0 16 1 17 ...
+    static __m512i zipper() {
+        alignas(64) static const auto order = [] {
+            std::array<uint16_t, 32> indices{};
+            for (int i = 0; i < 32; i++) indices[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+            return indices;
+        }();
+        return _mm512_loadu_si512(order.data());
+    }
+
+    // values of key pairs: paired_ [pairs][dim] of (value of the even key, of the odd key)
+    void pair_values(const bf16* values, int64_t kv_heads, int64_t head, int64_t groups) {
+        const __m512i zip = zipper();
+        for (int64_t g = 0; g < groups; g++) {
+            const bf16* from = values + (slots_[g] * kv_heads + head) * dim_;
+            uint32_t* to = paired_ + g * 8 * dim_;
+            for (int64_t pair = 0; pair < 8; pair++, from += 2 * kv_heads * dim_, to += dim_) {
+                for (int64_t d = 0; d < dim_; d += 16) {
+                    const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + d));
+                    const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + kv_heads * dim_ + d));
+                    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1);
+                    _mm512_store_si512(to + d, _mm512_permutexvar_epi16(zip, both));
+                }
+            }
+        }
+    }
+
+    // Columns [column, column + count): text = text * kept + weights x values
+    void add_values(int64_t column, int64_t count, int64_t pairs) {
+        for (int64_t d = 0; d < dim_; d += 32) {
+            int64_t c = column;
+            for (; c + 2 <= column + count; c += 2) add_columns<2>(c, d, pairs);
+            if (c < column + count) add_columns<1>(c, d, pairs);
+        }
+    }
+
+    template <int kColumns>
+    void add_columns(int64_t column, int64_t d, int64_t pairs) {
+        __m512 acc[kColumns][2];
+        for (int c = 0; c < kColumns; c++) {
+            const __m512 kept = _mm512_set1_ps(kept_[column + c]);
+            for (int half = 0; half < 2; half++) {
+                acc[c][half] = _mm512_mul_ps(_mm512_load_ps(text_ + (column + c) * dim_ + d + 16 * half), kept);
+            }
+        }
+        const uint32_t* value = paired_ + d;
+        const uint32_t* weight = weights_ + column;
+        for (int64_t pair = 0; pair < pairs; pair++, value += dim_, weight += kQueries) {
+            const __m512bh low = reinterpret_cast<__m512bh>(_mm512_load_si512(value));
+            const __m512bh high = reinterpret_cast<__m512bh>(_mm512_load_si512(value + 16));
+            for (int c = 0; c < kColumns; c++) {
+                const __m512bh w = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(weight[c])));
+                acc[c][0] = _mm512_dpbf16_ps(acc[c][0], low, w);
+                acc[c][1] = _mm512_dpbf16_ps(acc[c][1], high, w);
+            }
+        }
+        for (int c = 0; c < kColumns; c++)
+            for (int half = 0; half < 2; half++) _mm512_store_ps(text_ + (column + c) * dim_ + d + 16 * half, acc[c][half]);
+    }
+
+    void write(bf16* out, int64_t first_row, const QueryTile& tile, int64_t heads, int64_t share, __m512 sum) {
+        alignas(64) float sums[kQueries];
+        _mm512_store_ps(sums, sum);
+        const int64_t own = tile.last - tile.first;
+        for (int64_t head = tile.from; head < tile.to; head++) {
+            for (int64_t n = tile.first; n < tile.last; n++) {
+                const int64_t column = own * (head - tile.from) + n - tile.first;
+                const __m512 scale = _mm512_set1_ps(1.0f / sums[column]);
+                bf16* to = out + (first_row + n / share) * heads * dim_ + (head * share + n % share) * dim_;
+                for (int64_t d = 0; d < dim_; d += 16) {
+                    narrow16(_mm512_mul_ps(_mm512_load_ps(text_ + column * dim_ + d), scale), to + d);
+                }
+            }
+        }
+    }
+
+    int64_t dim_ = 0;
+    __m512i positions_;
+    int64_t slots_[kChunk / 16];
+    alignas(64) uint32_t queries_[kQueries * kMaxDim / 2 * kQueries];  // at most 16 heads of one query each
+    alignas(64) float scores_[kChunk * kQueries];
+    alignas(64) uint32_t weights_[kChunk / 2 * kQueries];
+    alignas(64) uint32_t paired_[kChunk / 2 * kMaxDim];
+    alignas(64) float text_[kQueries * kMaxDim];
+    alignas(64) float kept_[kQueries];
+};
+
+}  // namespace specd
+
+#endif  // SPECD_AMX

@@ -1,0 +1,248 @@
+// A whole forward of llama blocks in one call: one parallel region, no Python between the operations.
+// engine/model/lean.py is its specification, operation by operation and rounding by rounding.
+#pragma once
+
+#include <omp.h>
+
+#include "attention.h"
+#include "attention_tiles.h"
+#include "common.h"
+#include "squeezed.h"
+
+namespace specd {
+
+extern "C" struct DecoderLayer {
+    const float* norm_in;    // [H]
+    const float* norm_mid;   // [H]
+    SqueezedLinear qkv;      // heads + 2 kv_heads heads of dim
+    SqueezedLinear out;
+    SqueezedLinear gate_up;  // strip s: gate 16 s .. 16 s + 15, then up of the same
+    SqueezedLinear down;
+    bf16* keys;              // [slots, kv_heads, dim], the pool's
+    bf16* values;
+    int64_t window;          // 0: none
+    float scaling;
+};
+
+extern "C" struct Decoder {
+    const DecoderLayer* layers;
+    int64_t count;
+    const bf16* embedding;   // [V, H]
+    const float* cosine;     // [positions, dim]
+    const float* sine;
+    const float* norm;       // [H]
+    SqueezedLinear head;
+    int64_t hidden, heads, kv_heads, dim, intermediate, block_size;
+    float eps;
+};
+
+extern "C" struct Step {
+    const int64_t* tokens;      // [T]
+    const int64_t* positions;   // [T]
+    const int64_t* slots;       // [T]
+    int64_t rows;               // T
+    Spans spans;
+    const int64_t* logit_rows;  // [R]
+    int64_t logits;             // R
+    bf16* out;                  // [R, V]
+};
+
+#if SPECD_SQUEEZED
+
+inline void norm_rows(const bf16* x, const int64_t* pick, const float* weight, bf16* out, int64_t rows, int64_t size,
+                      float eps) {
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < rows; row++) {
+        const bf16* from = x + (pick ? pick[row] : row) * size;
+        float squares = 0;
+        for (int64_t i = 0; i < size; i++) squares += widen(from[i]) * widen(from[i]);
+        const float scale = 1.0f / std::sqrt(squares / size + eps);
+        for (int64_t i = 0; i < size; i++) narrow(widen(from[i]) * scale * weight[i], out[row * size + i]);
+    }
+}
+
+inline void rotate_head(bf16* x, const float* cosine, const float* sine, int64_t dim) {
+    const int64_t half = dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float a = widen(x[i]), b = widen(x[i + half]);
+        narrow(a * cosine[i] - b * sine[i], x[i]);
+        narrow(b * cosine[i + half] + a * sine[i + half], x[i + half]);
+    }
+}
+
+class Forward {
+   public:
+    Forward(const Decoder& decoder, const Step& step) : d_(decoder), s_(step) {
+        const int64_t rows = padded_rows(std::max(s_.rows, s_.logits));
+        const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim;
+        sizes_[0] = rows * d_.hidden;
+        sizes_[1] = rows * width;
+        sizes_[2] = rows * d_.heads * d_.dim;
+        sizes_[3] = rows * d_.intermediate;
+        sizes_[4] = rows * d_.hidden;
+        static std::vector<bf16> workspace;  // one forward at a time: the engine's loop is its only caller
+        int64_t total = 0;
+        for (int64_t size : sizes_) total += size;
+        if (static_cast<int64_t>(workspace.size()) < total) workspace.assign(total, bf16{0});
+        normed_ = workspace.data();
+        qkv_ = normed_ + sizes_[0];
+        attended_ = qkv_ + sizes_[1];
+        gated_ = attended_ + sizes_[2];
+        hidden_ = gated_ + sizes_[3];
+    }
+
+    void run() {
+#if SPECD_AMX
+        plan();
+#endif
+#pragma omp parallel
+        {
+            Tiles tiles(s_.rows);
+            embed();
+            for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i]);
+            norm_rows(hidden_, s_.logit_rows, d_.norm, normed_, s_.logits, d_.hidden, d_.eps);
+            store(d_.head, normed_, s_.logits, s_.out);
+        }
+    }
+
+   private:
+    void embed() {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < s_.rows; row++) {
+            std::memcpy(hidden_ + row * d_.hidden, d_.embedding + s_.tokens[row] * d_.hidden, d_.hidden * sizeof(bf16));
+        }
+    }
+
+    void layer(const DecoderLayer& l) {
+        norm_rows(hidden_, nullptr, l.norm_in, normed_, s_.rows, d_.hidden, d_.eps);
+        store(l.qkv, normed_, s_.rows, qkv_);
+        attend(l);
+        add(l.out, attended_);
+        norm_rows(hidden_, nullptr, l.norm_mid, normed_, s_.rows, d_.hidden, d_.eps);
+        multiply(l.gate_up, normed_, s_.rows, [&](int64_t strip, const float* sums) {
+            for (int64_t row = 0; row < s_.rows; row++) {
+                bf16* to = gated_ + row * d_.intermediate + strip * kTile;
+                alignas(64) float product[kTile];
+                for (int64_t c = 0; c < kTile; c++) {
+                    const float gate = rounded(sums[row * kStrip + c]), up = rounded(sums[row * kStrip + kTile + c]);
+                    product[c] = gate / (1.0f + exponential(-gate)) * up;
+                }
+                narrow16(_mm512_load_ps(product), to);
+            }
+        });
+        add(l.down, gated_);
+    }
+
+    static float rounded(float x) {
+        bf16 short_;
+        narrow(x, short_);
+        return widen(short_);
+    }
+
+    static int64_t columns(const SqueezedLinear& linear, int64_t strip) {
+        return std::min(kStrip, linear.out - strip * kStrip);
+    }
+
+    void store(const SqueezedLinear& linear, const bf16* x, int64_t rows, bf16* y) {
+        multiply(linear, x, rows, [&](int64_t strip, const float* sums) {
+            const int64_t count = columns(linear, strip);
+            for (int64_t row = 0; row < rows; row++) {
+                bf16* to = y + row * linear.out + strip * kStrip;
+                for (int64_t c = 0; c < count; c += kTile) narrow16(_mm512_load_ps(sums + row * kStrip + c), to + c);
+            }
+        });
+    }
+
+    // hidden += linear(x)
+    void add(const SqueezedLinear& linear, const bf16* x) {
+        multiply(linear, x, s_.rows, [&](int64_t strip, const float* sums) {
+            const int64_t count = columns(linear, strip);
+            for (int64_t row = 0; row < s_.rows; row++) {
+                bf16* to = hidden_ + row * d_.hidden + strip * kStrip;
+                for (int64_t c = 0; c < count; c += kTile) {
+                    bf16 delta[kTile];
+                    narrow16(_mm512_load_ps(sums + row * kStrip + c), delta);
+                    narrow16(_mm512_add_ps(widen16(to + c), widen16(delta)), to + c);
+                }
+            }
+        });
+    }
+
+    // Rotates queries and keys, and stores keys and values in their slots.
+    void place(const DecoderLayer& l) {
+        const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim, size = d_.kv_heads * d_.dim;
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < s_.rows; row++) {
+            bf16* at = qkv_ + row * width;
+            const float* cosine = d_.cosine + s_.positions[row] * d_.dim;
+            const float* sine = d_.sine + s_.positions[row] * d_.dim;
+            for (int64_t h = 0; h < d_.heads + d_.kv_heads; h++) rotate_head(at + h * d_.dim, cosine, sine, d_.dim);
+            const bf16* key = at + d_.heads * d_.dim;
+            std::memcpy(l.keys + s_.slots[row] * size, key, size * sizeof(bf16));
+            std::memcpy(l.values + s_.slots[row] * size, key + size, size * sizeof(bf16));
+        }
+    }
+
+    void attend(const DecoderLayer& l) {
+        place(l);
+        const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim;
+#if SPECD_AMX
+        if (!tasks_.empty()) {
+            static thread_local TileAttention attention;
+#pragma omp for schedule(dynamic)
+            for (size_t task = 0; task < tasks_.size(); task++) {
+                attention.attend(qkv_, width, l.keys, l.values, attended_, s_.spans, tasks_[task], d_.heads,
+                                 d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window);
+            }
+            return;
+        }
+#endif
+        static thread_local std::vector<float> scratch;
+        const int64_t parts = s_.spans.count < 8 ? d_.kv_heads : 1, each = d_.kv_heads / parts;
+        const auto run = d_.dim == 64    ? attend_span<bf16, 64>
+                         : d_.dim == 128 ? attend_span<bf16, 128>
+                                         : attend_span<bf16, 0>;
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < s_.spans.count * parts; task++) {
+            const int64_t from = task % parts * each;
+            run(qkv_, width, l.keys, l.values, attended_, s_.spans, task / parts, from, from + each, d_.heads,
+                d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window, scratch);
+        }
+    }
+
+#if SPECD_AMX
+    // The attention's share-out, the same for every layer: longest first, so that threads end together.
+    void plan() {
+        const int64_t share = d_.heads / d_.kv_heads;
+        if (!TileAttention::suits(d_.dim, d_.block_size, share)) return;
+        const int64_t threads = omp_get_max_threads();
+        for (int64_t span = 0; span < s_.spans.count; span++) {
+            const int64_t queries = s_.spans.rows[span] * share;
+            int64_t together = std::clamp<int64_t>(TileAttention::kQueries / queries, 1, d_.kv_heads);
+            if (s_.spans.count < threads) together = std::min(together, (d_.kv_heads + threads - 1) / threads);
+            for (int64_t from = 0; from < d_.kv_heads; from += together) {
+                const int64_t to = std::min(from + together, d_.kv_heads);
+                for (int64_t first = 0; first < queries; first += TileAttention::kQueries) {
+                    const int64_t last = std::min(first + TileAttention::kQueries, queries);
+                    tasks_.push_back({span, from, to, first, last});
+                }
+            }
+        }
+        const auto keys = [&](const QueryTile& t) {
+            return s_.spans.end[t.span] - s_.spans.rows[t.span] + (t.last - 1) / share;
+        };
+        std::sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) { return keys(a) > keys(b); });
+    }
+
+    std::vector<QueryTile> tasks_;
+#endif
+
+    const Decoder& d_;
+    const Step& s_;
+    int64_t sizes_[5];
+    bf16 *normed_, *qkv_, *attended_, *gated_, *hidden_;
+};
+
+#endif  // SPECD_SQUEEZED
+
+}  // namespace specd

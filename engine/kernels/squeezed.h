@@ -1,0 +1,359 @@
+// Linear layers over bf16 weights that are stored in twelve bits each, without loss.
+//
+// A matrix uses few of the 256 exponents that bf16 has: fifteen cover all but one weight in thousands. So a weight is
+// kept as a byte of sign and mantissa and four bits that name its exponent; what no name fits (code 15) counts as zero
+// here and comes again, whole, in a list of exceptions. A quarter fewer bytes is a quarter less time where memory sets
+// the pace, which is every step with few rows. Idea of storing exponents by their entropy: Zhang et al., "70% size,
+// 100% accuracy: lossless LLM compression via DFloat11", 2025; fixed widths instead of Huffman codes decode in vectors.
+//
+// Layout: strips of 32 outputs, each a run of blocks of 32 inputs, each two tiles of 16 outputs. A tile's 16 rows are
+// pairs of inputs, as AMX and vdpbf16ps take them:
+//
+//     row r of a tile   w[n0][2r] w[n0][2r+1]  w[n1][2r] w[n1][2r+1]  ...  w[n15][2r] w[n15][2r+1]
+//
+// Four rows a, b, c, d, of 32 weights each, are stored as three vectors of 32 words, so that a mask, a rotation and a
+// look-up in registers put a weight together:
+//
+//     bits        15       14 .. 8      7        6 .. 0
+//     first       sign a   mantissa b   sign b   mantissa a
+//     second      sign c   mantissa d   sign d   mantissa c
+//     third       name d   name c       name b   name a       four bits each
+#pragma once
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "common.h"
+
+#if defined(__AVX512BF16__) && defined(__AVX512VBMI__)
+#define SPECD_SQUEEZED 1
+#else
+#define SPECD_SQUEEZED 0
+#endif
+
+#if SPECD_SQUEEZED && defined(__AMX_BF16__) && defined(__AMX_TILE__)
+#define SPECD_AMX 1
+#else
+#define SPECD_AMX 0
+#endif
+
+namespace specd {
+
+constexpr int64_t kTile = 16;            // outputs of a tile, and pairs of inputs
+constexpr int64_t kStrip = 2 * kTile;    // outputs of a strip
+constexpr int64_t kBlock = 2 * kTile;    // inputs of a tile
+constexpr int64_t kTileWeights = kTile * kBlock;
+constexpr int64_t kTileBytes = kTileWeights + kTileWeights / 2;
+constexpr int64_t kAhead = 4096;         // bytes read ahead of use: what a core has under way covers the way to memory
+
+extern "C" struct SqueezedLinear {
+    const uint8_t* data;         // [strips, in / 32, 2, 768]
+    const uint16_t* exponents;   // [32] the sixteen names' exponents in place, twice; code 15 is zero
+    const int64_t* first;        // [strips + 1] where each strip's exceptions begin
+    const int32_t* place;        // [exceptions, 2] output within the strip, input
+    const float* value;          // [exceptions]
+    const float* bias;           // [32 strips] or null
+    int64_t in, out;             // inputs, a multiple of 32; outputs, a multiple of 16
+    int64_t strips;
+};
+
+constexpr uint8_t kNoName = 15;
+
+// Puts one weight into a tile that was zero, at word `word` of row `row`.
+inline void put(uint8_t* tile, int64_t row, int64_t word, uint16_t bits, uint8_t name) {
+    const int64_t in_pair = row % 2;  // a or c: low mantissa, high sign; b or d: the other way round
+    uint16_t* words = reinterpret_cast<uint16_t*>(tile + row / 4 * 192);
+    uint16_t& shared = words[row % 4 / 2 * 32 + word];
+    const uint16_t sign = bits >> 15, mantissa = bits & 0x7F;
+    shared |= in_pair ? sign << 7 | mantissa << 8 : sign << 15 | mantissa;
+    words[64 + word] |= static_cast<uint16_t>(name << row % 4 * 4);
+}
+
+#if SPECD_SQUEEZED
+
+// Four rows of a tile, whole weights, from 192 bytes.
+inline void unsqueeze(const uint8_t* from, __m512i names, __m512i out[4]) {
+    const __m512i keep = _mm512_set1_epi16(static_cast<int16_t>(0x807f));  // sign and mantissa
+    const __m512i ab = _mm512_loadu_si512(from), cd = _mm512_loadu_si512(from + 64);
+    const __m512i codes = _mm512_loadu_si512(from + 128);
+    // (sign and mantissa) | exponent; the table is there twice, so the fifth bit of an index does not matter
+    const auto whole = [&](__m512i bits, __m512i code) {
+        return _mm512_ternarylogic_epi32(bits, keep, _mm512_permutexvar_epi16(code, names), 0xEA);
+    };
+    out[0] = whole(ab, codes);
+    out[1] = whole(_mm512_shldi_epi16(ab, ab, 8), _mm512_srli_epi16(codes, 4));
+    out[2] = whole(cd, _mm512_srli_epi16(codes, 8));
+    out[3] = whole(_mm512_shldi_epi16(cd, cd, 8), _mm512_srli_epi16(codes, 12));
+}
+
+// Sixteen floats to bf16, to nearest, ties to even.
+inline void narrow16(__m512 x, bf16* out) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+}
+
+inline __m512 widen16(const bf16* x) {
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))), 16));
+}
+
+inline __m512bh as_pairs(__m512i x) { return reinterpret_cast<__m512bh>(x); }
+
+inline __m512i pair_of(const bf16* x, int64_t k) {
+    int32_t both;
+    std::memcpy(&both, x + k, sizeof both);
+    return _mm512_set1_epi32(both);
+}
+
+// sums [kRows][32] = x [kRows, in] (row stride given) times a strip. For few rows: each weight is decoded into
+// registers and used there.
+template <int kRows>
+void strip_by_vectors(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t stride, float* sums) {
+    const __m512i names = _mm512_loadu_si512(linear.exponents);
+    const int64_t blocks = linear.in / kBlock;
+    const uint8_t* tile = linear.data + strip * blocks * 2 * kTileBytes;
+    __m512 acc[kRows][2][2];
+    for (auto& row : acc)
+        for (auto& half : row) half[0] = half[1] = _mm512_setzero_ps();
+    for (int64_t block = 0; block < blocks; block++) {
+        for (int half = 0; half < 2; half++, tile += kTileBytes) {
+            for (int64_t line = 0; line < kTileBytes; line += 64) _mm_prefetch(tile + kAhead + line, _MM_HINT_T0);
+            for (int64_t four = 0; four < kTile / 4; four++) {
+                __m512i weights[4];
+                unsqueeze(tile + four * 192, names, weights);
+                for (int row = 0; row < kRows; row++) {
+                    const bf16* at = x + row * stride + block * kBlock + four * 8;
+                    for (int r = 0; r < 4; r++) {
+                        __m512& sum = acc[row][half][r % 2];
+                        sum = _mm512_dpbf16_ps(sum, as_pairs(weights[r]), as_pairs(pair_of(at, 2 * r)));
+                    }
+                }
+            }
+        }
+    }
+    for (int row = 0; row < kRows; row++)
+        for (int half = 0; half < 2; half++)
+            _mm512_storeu_ps(sums + row * kStrip + half * kTile, _mm512_add_ps(acc[row][half][0], acc[row][half][1]));
+}
+
+#if SPECD_AMX
+
+// Linux hands out the tiles to a process that asks; once is enough, and asking again does no harm.
+inline bool tiles_granted() {
+    constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+
+// This thread's AMX tiles for as long as it lives: eight of 16 rows by 64 bytes. Puts back what it found, since oneDNN
+// remembers what it configured last and does not look.
+class Tiles {
+   public:
+    // A product of few rows takes as many cycles as it has rows, so no more are configured than there are.
+    explicit Tiles(int64_t rows) {
+        const uint8_t height = static_cast<uint8_t>(std::min(rows, kTile));
+        _tile_storeconfig(before_);
+        alignas(64) uint8_t ours[64] = {1};  // palette 1
+        for (int tile = 0; tile < 8; tile++) {
+            ours[16 + 2 * tile] = 64;  // bytes of a row
+            ours[48 + tile] = tile < 6 ? height : 16;  // rows; 6 and 7 hold weights
+        }
+        _tile_loadconfig(ours);
+    }
+    ~Tiles() {
+        if (before_[0]) {
+            _tile_loadconfig(before_);
+        } else {
+            _tile_release();
+        }
+    }
+    Tiles(const Tiles&) = delete;
+    Tiles& operator=(const Tiles&) = delete;
+
+   private:
+    alignas(64) uint8_t before_[64] = {};
+};
+
+// One tile in whole: decoded [512].
+inline void unsqueeze_tile(const uint8_t* tile, __m512i names, bf16* decoded) {
+    for (int64_t line = 0; line < kTileBytes; line += 64) _mm_prefetch(tile + kAhead + line, _MM_HINT_T0);
+    for (int64_t four = 0; four < kTile / 4; four++) {
+        __m512i weights[4];
+        unsqueeze(tile + four * 192, names, weights);
+        for (int r = 0; r < 4; r++) _mm512_store_si512(decoded + four * 128 + r * 32, weights[r]);
+    }
+}
+
+// decoded [in / 32, 2, 512]: a strip's weights in whole.
+inline void unsqueeze_strip(const SqueezedLinear& linear, int64_t strip, bf16* decoded) {
+    const __m512i names = _mm512_loadu_si512(linear.exponents);
+    const int64_t tiles = linear.in / kBlock * 2;
+    const uint8_t* tile = linear.data + strip * tiles * kTileBytes;
+    for (int64_t n = 0; n < tiles; n++) unsqueeze_tile(tile + n * kTileBytes, names, decoded + n * kTileWeights);
+}
+
+// Sums of 16 rows of x, or of 32 with kBoth, over one strip: tiles 0 and 1 the first 16 rows', 2 and 3 the others'.
+template <bool kBoth>
+struct StripSums {
+    StripSums() {
+        _tile_zero(0);
+        _tile_zero(1);
+        if constexpr (kBoth) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+    }
+    // Adds the products with 32 inputs; decoded [2, 512].
+    void add(const bf16* decoded, const bf16* x, int64_t stride) {
+        const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
+        _tile_loadd(6, decoded, 64);
+        _tile_loadd(7, decoded + kTileWeights, 64);
+        _tile_loadd(4, x, bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if constexpr (kBoth) {
+            _tile_loadd(5, x + kTile * stride, bytes);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    void store(float* sums) {  // [16 or 32, 32]
+        constexpr int64_t bytes = kStrip * sizeof(float);
+        _tile_stored(0, sums, bytes);
+        _tile_stored(1, sums + kTile, bytes);
+        if constexpr (kBoth) {
+            _tile_stored(2, sums + kTile * kStrip, bytes);
+            _tile_stored(3, sums + kTile * kStrip + kTile, bytes);
+        }
+    }
+};
+
+// Up to 32 rows: weights are decoded a block ahead of their use, so that one hides behind the other.
+template <bool kBoth>
+void stream_strip(const SqueezedLinear& linear, int64_t strip, const bf16* x, float* sums, bf16* decoded) {
+    const __m512i names = _mm512_loadu_si512(linear.exponents);
+    const int64_t blocks = linear.in / kBlock;
+    const uint8_t* tile = linear.data + strip * blocks * 2 * kTileBytes;
+    const auto decode = [&](int64_t block) {
+        bf16* at = decoded + block % 4 * 2 * kTileWeights;
+        unsqueeze_tile(tile + 2 * block * kTileBytes, names, at);
+        unsqueeze_tile(tile + (2 * block + 1) * kTileBytes, names, at + kTileWeights);
+    };
+    StripSums<kBoth> strip_sums;
+    decode(0);
+    for (int64_t block = 0; block < blocks; block++) {
+        if (block + 1 < blocks) decode(block + 1);
+        strip_sums.add(decoded + block % 4 * 2 * kTileWeights, x + block * kBlock, linear.in);
+    }
+    strip_sums.store(sums);
+}
+
+// More rows: the strip is decoded once and used for all of them.
+inline void reuse_strip(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums,
+                        bf16* decoded) {
+    const int64_t blocks = linear.in / kBlock;
+    unsqueeze_strip(linear, strip, decoded);
+    const auto multiply_rows = [&](auto strip_sums, int64_t row) {
+        for (int64_t block = 0; block < blocks; block++) {
+            strip_sums.add(decoded + block * 2 * kTileWeights, x + row * linear.in + block * kBlock, linear.in);
+        }
+        strip_sums.store(sums + row * kStrip);
+    };
+    int64_t row = 0;
+    for (; row + kTile < rows; row += 2 * kTile) multiply_rows(StripSums<true>(), row);
+    if (row < rows) multiply_rows(StripSums<false>(), row);
+}
+
+inline void strip_by_tiles(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums,
+                           bf16* decoded) {
+    if (rows <= kTile) {
+        stream_strip<false>(linear, strip, x, sums, decoded);
+    } else if (rows <= 2 * kTile) {
+        stream_strip<true>(linear, strip, x, sums, decoded);
+    } else {
+        reuse_strip(linear, strip, x, rows, sums, decoded);
+    }
+}
+
+#else
+
+struct Tiles {
+    explicit Tiles(int64_t) {}
+};
+
+#endif  // SPECD_AMX
+
+// Any number of rows without tiles: four at a time.
+inline void strip_by_fours(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t stride, int64_t rows,
+                           float* sums) {
+    for (; rows >= 4; rows -= 4, x += 4 * stride, sums += 4 * kStrip) strip_by_vectors<4>(linear, strip, x, stride, sums);
+    if (rows == 3) strip_by_vectors<3>(linear, strip, x, stride, sums);
+    if (rows == 2) strip_by_vectors<2>(linear, strip, x, stride, sums);
+    if (rows == 1) strip_by_vectors<1>(linear, strip, x, stride, sums);
+}
+
+inline int64_t padded_rows(int64_t rows) { return (rows + kTile - 1) / kTile * kTile; }
+
+// What a thread needs while it computes strips; grows and stays.
+struct Scratch {
+    float* sums = nullptr;     // [padded rows, 32]
+    bf16* decoded = nullptr;   // [in * 32]
+    void fit(int64_t rows, int64_t in) {
+        const size_t wanted = padded_rows(rows) * kStrip * sizeof(float) + decoded_bytes(in);
+        if (wanted > size_) {
+            std::free(at_);
+            at_ = static_cast<uint8_t*>(std::aligned_alloc(64, (wanted + 63) / 64 * 64));
+            size_ = wanted;
+        }
+        decoded = reinterpret_cast<bf16*>(at_);
+        sums = reinterpret_cast<float*>(at_ + decoded_bytes(in));
+    }
+    ~Scratch() { std::free(at_); }
+
+   private:
+    static int64_t decoded_bytes(int64_t in) { return std::max(in, 4 * kBlock) * kStrip * static_cast<int64_t>(sizeof(bf16)); }
+    uint8_t* at_ = nullptr;
+    size_t size_ = 0;
+};
+
+// All strips of a linear, shared among the threads of the enclosing parallel region, which must hold Tiles. x [padded
+// rows, in]: rows up to a multiple of 16 must be there. take(strip, sums [rows, 32]) stores what is wanted of a strip.
+// Ends with a barrier.
+template <typename Take>
+void multiply(const SqueezedLinear& linear, const bf16* x, int64_t rows, const Take& take) {
+    static thread_local Scratch scratch;
+    scratch.fit(rows, linear.in);
+    float* sums = scratch.sums;
+#pragma omp for schedule(dynamic, 2)
+    for (int64_t strip = 0; strip < linear.strips; strip++) {
+#if SPECD_AMX
+        if (rows > 2) {
+            strip_by_tiles(linear, strip, x, rows, sums, scratch.decoded);
+        } else {
+            strip_by_fours(linear, strip, x, linear.in, rows, sums);
+        }
+#else
+        strip_by_fours(linear, strip, x, linear.in, rows, sums);
+#endif
+        for (int64_t e = linear.first[strip]; e < linear.first[strip + 1]; e++) {
+            const int64_t out = linear.place[2 * e], in = linear.place[2 * e + 1];
+            for (int64_t row = 0; row < rows; row++) {
+                sums[row * kStrip + out] += linear.value[e] * widen(x[row * linear.in + in]);
+            }
+        }
+        if (linear.bias) {
+            const float* bias = linear.bias + strip * kStrip;
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t c = 0; c < kStrip; c++) sums[row * kStrip + c] += bias[c];
+        }
+        take(strip, sums);
+    }
+}
+
+#endif  // SPECD_SQUEEZED
+
+}  // namespace specd
