@@ -40,7 +40,7 @@ class TileAttention {
         const int64_t start = spans.end[tile.span] - spans.rows[tile.span];  // position of the span's first row
         place_queries(query, stride, spans.first_row[tile.span], tile, share, start);
         std::memset(text_, 0, sizeof(float) * kQueries * dim);
-        __m512 top = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+        __m512 top = _mm512_set1_ps(kUnseen), sum = _mm512_setzero_ps();
         const int64_t lowest = start + tile.first / share, highest = start + (tile.last - 1) / share;
         const int64_t end = highest + 1;
         int64_t key = window > 0 ? std::max<int64_t>(0, lowest - window + 1) / kQueries * kQueries : 0;
@@ -72,6 +72,9 @@ class TileAttention {
 
    private:
     static constexpr int64_t kMaxDim = 256;
+    // A query that has seen no key yet gives all of them weight 1; the first that it sees, and it sees itself, takes
+    // this back, for then what was summed is scaled by 2^-1e30.
+    static constexpr float kUnseen = -1e30f;
 
     // The cache lines of sixteen positions' keys or values, of some heads.
     struct Lines {
@@ -133,16 +136,15 @@ class TileAttention {
         __m512 best = top;
         for (int64_t t = 0; t < count; t++) {
             __m512 s = _mm512_mul_ps(_mm512_load_ps(scores_ + t * kQueries), scale);
-            if (!inside) s = _mm512_mask_blend_ps(seen(key + t, window), _mm512_set1_ps(-INFINITY), s);
+            if (!inside) s = _mm512_mask_blend_ps(seen(key + t, window), _mm512_set1_ps(kUnseen), s);
             _mm512_store_ps(scores_ + t * kQueries, s);
             best = _mm512_max_ps(best, s);
         }
-        const __m512 level = _mm512_max_ps(best, _mm512_set1_ps(-1e30f));  // a query that has seen nothing yet
-        const __m512 kept = power_of_two(_mm512_sub_ps(top, level));
+        const __m512 kept = power_of_two(_mm512_sub_ps(top, best));
         __m512 added = _mm512_setzero_ps();
         for (int64_t t = 0; t < count; t += 2) {
-            const __m512 a = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + t * kQueries), level));
-            const __m512 b = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + (t + 1) * kQueries), level));
+            const __m512 a = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + t * kQueries), best));
+            const __m512 b = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + (t + 1) * kQueries), best));
             added = _mm512_add_ps(added, _mm512_add_ps(a, b));
             const __m512i pair = _mm512_permutexvar_epi16(zipper(), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
             _mm512_store_si512(weights_ + t / 2 * kQueries, pair);
@@ -160,20 +162,6 @@ class TileAttention {
             mask &= _mm512_cmpgt_epi32_mask(at, behind);
         }
         return mask;
-    }
-
-    // 2^x for x <= 0 by a polynomial on [-1/2, 1/2]; error about 3e-6, where a weight is rounded to 4e-3. Minus infinity gives 0.
-    static __m512 power_of_two(__m512 x) {
-        x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
-        const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        const __m512 r = _mm512_sub_ps(x, n);
-        __m512 p = _mm512_set1_ps(1.3333558e-3f);
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6181291e-3f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5504109e-2f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022651e-1f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314720e-1f));
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-        return _mm512_scalef_ps(p, n);
     }
 
     // [0 .. 15 | 16 .. 31] -> 0 16 1 17 ...

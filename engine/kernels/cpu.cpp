@@ -191,10 +191,9 @@ extern "C" void squeezed_linear(const SqueezedLinear* linear, const bf16* x, int
 #pragma omp parallel
     {
         Tiles tiles(rows);
-        multiply(*linear, x, rows, [&](int64_t strip, const float* sums) {
-            const int64_t count = std::min(kStrip, linear->out - strip * kStrip);
-            for (int64_t row = 0; row < rows; row++)
-                for (int64_t c = 0; c < count; c++) narrow(sums[row * kStrip + c], y[row * linear->out + strip * kStrip + c]);
+        Scratch scratch;
+        multiply(*linear, x, rows, scratch, [&](int64_t strip, const float* sums) {
+            store_strip(*linear, strip, sums, rows, y);
         });
     }
 }

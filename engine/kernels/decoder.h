@@ -70,6 +70,15 @@ inline void rotate_head(bf16* x, const float* cosine, const float* sine, int64_t
     }
 }
 
+// What a thread computes with.
+struct Worker {
+    Scratch strips;
+    std::vector<float> heads;
+#if SPECD_AMX
+    TileAttention attention;
+#endif
+};
+
 class Forward {
    public:
     Forward(const Decoder& decoder, const Step& step) : d_(decoder), s_(step) {
@@ -97,11 +106,13 @@ class Forward {
 #endif
 #pragma omp parallel
         {
+            static thread_local Worker worker;
+            Worker& me = worker;  // looked up once: the lookup is a call
             Tiles tiles(s_.rows);
             embed();
-            for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i]);
+            for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i], me);
             norm_rows(hidden_, s_.logit_rows, d_.norm, normed_, s_.logits, d_.hidden, d_.eps);
-            store(d_.head, normed_, s_.logits, s_.out);
+            store(d_.head, normed_, s_.logits, s_.out, me);
         }
     }
 
@@ -113,56 +124,45 @@ class Forward {
         }
     }
 
-    void layer(const DecoderLayer& l) {
+    void layer(const DecoderLayer& l, Worker& me) {
         norm_rows(hidden_, nullptr, l.norm_in, normed_, s_.rows, d_.hidden, d_.eps);
-        store(l.qkv, normed_, s_.rows, qkv_);
-        attend(l);
-        add(l.out, attended_);
+        store(l.qkv, normed_, s_.rows, qkv_, me);
+        attend(l, me);
+        add(l.out, attended_, me);
         norm_rows(hidden_, nullptr, l.norm_mid, normed_, s_.rows, d_.hidden, d_.eps);
-        multiply(l.gate_up, normed_, s_.rows, [&](int64_t strip, const float* sums) {
+        multiply(l.gate_up, normed_, s_.rows, me.strips, [&](int64_t strip, const float* sums) {
             for (int64_t row = 0; row < s_.rows; row++) {
                 bf16* to = gated_ + row * d_.intermediate + strip * kTile;
-                alignas(64) float product[kTile];
-                for (int64_t c = 0; c < kTile; c++) {
-                    const float gate = rounded(sums[row * kStrip + c]), up = rounded(sums[row * kStrip + kTile + c]);
-                    product[c] = gate / (1.0f + exponential(-gate)) * up;
-                }
-                narrow16(_mm512_load_ps(product), to);
+                const __m512 gate = rounded(sums + row * kStrip), up = rounded(sums + row * kStrip + kTile);
+                const __m512 power = _mm512_mul_ps(gate, _mm512_set1_ps(-1.44269504088896341f));
+                const __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), power_of_two(power));
+                narrow16(_mm512_mul_ps(_mm512_div_ps(gate, below), up), to);
             }
         });
-        add(l.down, gated_);
+        add(l.down, gated_, me);
     }
 
-    static float rounded(float x) {
-        bf16 short_;
-        narrow(x, short_);
-        return widen(short_);
+    // Sixteen sums as bf16 would hold them.
+    static __m512 rounded(const float* sums) {
+        bf16 narrow[kTile];
+        narrow16(_mm512_load_ps(sums), narrow);
+        return widen16(narrow);
     }
 
-    static int64_t columns(const SqueezedLinear& linear, int64_t strip) {
-        return std::min(kStrip, linear.out - strip * kStrip);
-    }
-
-    void store(const SqueezedLinear& linear, const bf16* x, int64_t rows, bf16* y) {
-        multiply(linear, x, rows, [&](int64_t strip, const float* sums) {
-            const int64_t count = columns(linear, strip);
-            for (int64_t row = 0; row < rows; row++) {
-                bf16* to = y + row * linear.out + strip * kStrip;
-                for (int64_t c = 0; c < count; c += kTile) narrow16(_mm512_load_ps(sums + row * kStrip + c), to + c);
-            }
+    void store(const SqueezedLinear& linear, const bf16* x, int64_t rows, bf16* y, Worker& me) {
+        multiply(linear, x, rows, me.strips, [&](int64_t strip, const float* sums) {
+            store_strip(linear, strip, sums, rows, y);
         });
     }
 
     // hidden += linear(x)
-    void add(const SqueezedLinear& linear, const bf16* x) {
-        multiply(linear, x, s_.rows, [&](int64_t strip, const float* sums) {
-            const int64_t count = columns(linear, strip);
+    void add(const SqueezedLinear& linear, const bf16* x, Worker& me) {
+        multiply(linear, x, s_.rows, me.strips, [&](int64_t strip, const float* sums) {
+            const int64_t count = std::min(kStrip, linear.out - strip * kStrip);
             for (int64_t row = 0; row < s_.rows; row++) {
                 bf16* to = hidden_ + row * d_.hidden + strip * kStrip;
                 for (int64_t c = 0; c < count; c += kTile) {
-                    bf16 delta[kTile];
-                    narrow16(_mm512_load_ps(sums + row * kStrip + c), delta);
-                    narrow16(_mm512_add_ps(widen16(to + c), widen16(delta)), to + c);
+                    narrow16(_mm512_add_ps(widen16(to + c), rounded(sums + row * kStrip + c)), to + c);
                 }
             }
         });
@@ -183,21 +183,19 @@ class Forward {
         }
     }
 
-    void attend(const DecoderLayer& l) {
+    void attend(const DecoderLayer& l, Worker& me) {
         place(l);
         const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim;
 #if SPECD_AMX
         if (!tasks_.empty()) {
-            static thread_local TileAttention attention;
 #pragma omp for schedule(dynamic)
             for (size_t task = 0; task < tasks_.size(); task++) {
-                attention.attend(qkv_, width, l.keys, l.values, attended_, s_.spans, tasks_[task], d_.heads,
+                me.attention.attend(qkv_, width, l.keys, l.values, attended_, s_.spans, tasks_[task], d_.heads,
                                  d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window);
             }
             return;
         }
 #endif
-        static thread_local std::vector<float> scratch;
         const int64_t parts = s_.spans.count < 8 ? d_.kv_heads : 1, each = d_.kv_heads / parts;
         const auto run = d_.dim == 64    ? attend_span<bf16, 64>
                          : d_.dim == 128 ? attend_span<bf16, 128>
@@ -206,7 +204,7 @@ class Forward {
         for (int64_t task = 0; task < s_.spans.count * parts; task++) {
             const int64_t from = task % parts * each;
             run(qkv_, width, l.keys, l.values, attended_, s_.spans, task / parts, from, from + each, d_.heads,
-                d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window, scratch);
+                d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window, me.heads);
         }
     }
 
