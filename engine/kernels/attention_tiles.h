@@ -117,17 +117,17 @@ class TileAttention {
 
     void score(const bf16* keys, int64_t kv_heads, int64_t slot, const QueryTile& tile, float* scores) {
         const int64_t bytes = kv_heads * dim_ * static_cast<int64_t>(sizeof(bf16));
-        _tile_zero(0);
+        _tile_zero(2);  // 2, 5 and 6 have sixteen rows, however few the step has
         for (int64_t head = tile.from; head < tile.to; head++) {
             const bf16* key = keys + (slot * kv_heads + head) * dim_;
             const uint32_t* q = queries_ + (head - tile.from) * dim_ / 2 * kQueries;
             for (int64_t d = 0; d < dim_; d += 32, q += 16 * kQueries) {
-                _tile_loadd(4, key + d, bytes);
+                _tile_loadd(5, key + d, bytes);
                 _tile_loadd(6, q, 64);
-                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(2, 5, 6);
             }
         }
-        _tile_stored(0, scores, 64);
+        _tile_stored(2, scores, 64);
     }
 
     // Scores of keys [key, key + count) become weights, in pairs of bf16; what was summed so far is scaled down.

@@ -173,7 +173,7 @@ class Tiles {
         alignas(64) uint8_t ours[64] = {1};  // palette 1
         for (int tile = 0; tile < 8; tile++) {
             ours[16 + 2 * tile] = 64;  // bytes of a row
-            ours[48 + tile] = tile < 6 ? height : 16;  // rows; 6 and 7 hold weights
+            ours[48 + tile] = tile == 0 || tile == 1 || tile == 4 ? height : 16;  // rows: see StripSums
         }
         _tile_loadconfig(ours);
     }
@@ -209,7 +209,8 @@ inline void unsqueeze_strip(const SqueezedLinear& linear, int64_t strip, bf16* d
     for (int64_t n = 0; n < tiles; n++) unsqueeze_tile(tile + n * kTileBytes, names, decoded + n * kTileWeights);
 }
 
-// Sums of 16 rows of x, or of 32 with kBoth, over one strip: tiles 0 and 1 the first 16 rows', 2 and 3 the others'.
+// Sums of up to 16 rows of x, or of 32 with kBoth, over one strip. Tiles 0 and 1 are the first rows' sums and 4 their
+// input; 2, 3 and 5 the same of the others; 6 and 7 hold weights.
 template <bool kBoth>
 struct StripSums {
     StripSums() {

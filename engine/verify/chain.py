@@ -22,6 +22,7 @@ from engine.sampling.logprobs import at_temperature, logprobs
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.sampling.rows import PLAIN, Row, edit
+from engine.verify.best import best
 from engine.verify.draw import draw
 
 _NO_TOKEN = -1
@@ -88,11 +89,12 @@ def verify(logits: Tensor, claims: Sequence[Claim]) -> list[Verdict]:
     """
     starts = np.cumsum([0] + [len(claim.draft.tokens) + 1 for claim in claims])
     rows = [range(int(start), int(end)) for start, end in pairwise(starts)]
-    finite = logits.max(dim=-1).values.isfinite().tolist()  # before edits: a ban is no fault
+    tokens, numbers = best(logits)
+    finite = numbers.tolist()  # before edits: a ban is no fault
     edited = edit(logits, [row for claim in claims for row in claim.rows()])
     stuck = set() if edited is logits else _stuck(edited)
+    said = (tokens if edited is logits else best(edited)[0]).tolist()
     logits = edited
-    said = logits.argmax(dim=-1).tolist()
     sampled = [
         i for i, c in enumerate(claims) if c.sampling.temperature > 0 and all(finite[r] for r in rows[i])
     ]
