@@ -157,31 +157,37 @@ extern "C" void count_exponents(const bf16* weights, int64_t n, int64_t* counts)
     for (int64_t i = 0; i < n; i++) counts[weights[i].bits >> 7 & 0xFF]++;
 }
 
-// Stores weights [out, in] as squeezed.h says, with the four-bit names given [256]; outputs beyond `out` are zero.
+// Stores weights [out, in] as squeezed.h says, with the four-bit names given [256], into data that was zero.
 // Weights without a name go to place [E, 2] and value [E], strip by strip, first [strips + 1] says where each begins.
 extern "C" void squeeze(const bf16* weights, int64_t out, int64_t in, const uint8_t* names, uint8_t* data, int64_t* first,
                         int32_t* place, float* value) {
     const int64_t strips = (out + kStrip - 1) / kStrip;
-    int64_t exceptions = 0;
+    const auto is_exception = [&](bf16 weight) {
+        return names[weight.bits >> 7 & 0xFF] == kNoName && (weight.bits & 0x7FFF);
+    };
     first[0] = 0;
+#pragma omp parallel for
     for (int64_t strip = 0; strip < strips; strip++) {
-        for (int64_t block = 0; block < in / kBlock; block++) {
-            for (int64_t n = 0; n < kStrip; n++) {
-                uint8_t* tile = data + ((strip * (in / kBlock) + block) * 2 + n / kTile) * kTileBytes;
-                for (int64_t k = 0; k < kBlock; k++) {
-                    const int64_t output = strip * kStrip + n, input = block * kBlock + k;
-                    const bf16 weight = output < out ? weights[output * in + input] : bf16{0};
-                    const uint8_t name = names[weight.bits >> 7 & 0xFF];
-                    put(tile, k / 2, n % kTile * 2 + k % 2, weight.bits, name);
-                    if (name == kNoName && (weight.bits & 0x7FFF)) {
-                        place[2 * exceptions] = static_cast<int32_t>(n);
-                        place[2 * exceptions + 1] = static_cast<int32_t>(input);
-                        value[exceptions++] = widen(weight);
-                    }
+        const bf16* from = weights + strip * kStrip * in;
+        first[strip + 1] = std::count_if(from, weights + std::min((strip + 1) * kStrip, out) * in, is_exception);
+    }
+    for (int64_t strip = 0; strip < strips; strip++) first[strip + 1] += first[strip];
+#pragma omp parallel for
+    for (int64_t strip = 0; strip < strips; strip++) {
+        int64_t exception = first[strip];
+        for (int64_t output = strip * kStrip; output < std::min((strip + 1) * kStrip, out); output++) {
+            const int64_t n = output - strip * kStrip;
+            for (int64_t input = 0; input < in; input++) {
+                const bf16 weight = weights[output * in + input];
+                uint8_t* tile = data + ((strip * (in / kBlock) + input / kBlock) * 2 + n / kTile) * kTileBytes;
+                put(tile, input % kBlock / 2, n % kTile * 2 + input % 2, weight.bits, names[weight.bits >> 7 & 0xFF]);
+                if (is_exception(weight)) {
+                    place[2 * exception] = static_cast<int32_t>(n);
+                    place[2 * exception + 1] = static_cast<int32_t>(input);
+                    value[exception++] = widen(weight);
                 }
             }
         }
-        first[strip + 1] = exceptions;
     }
 }
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.kernels.structures import Decoder, Spans, Step
+from engine.kernels.structures import Decoder, Spans, SqueezedLinear, Step
 
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
 _HEADERS: Final = ("common.h", "attention.h", "attention_tiles.h", "squeezed.h", "decoder.h")
@@ -121,6 +121,13 @@ class NativeOps:
         """Whether this processor has the kernels of squeezed.h."""
         if self.squeezes:
             self._forward = _function(loaded, "forward", [_P, _P])
+            self._squeezed_linear = _function(loaded, "squeezed_linear", [_P, _P, _I, _P])
+
+    def squeezed_linear(self, linear: SqueezedLinear, x: Tensor, rows: int) -> Tensor:
+        """x: [rows up to a multiple of 16, in] bf16 -> [rows, out]. Only where `squeezes`."""
+        out = x.new_empty(rows, linear.outputs)
+        self._squeezed_linear(ctypes.byref(linear), x.data_ptr(), rows, out.data_ptr())
+        return out
 
     def forward(self, decoder: Decoder, step: Step) -> None:
         """A whole forward; see decoder.h. Only where `squeezes`."""

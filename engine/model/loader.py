@@ -93,9 +93,16 @@ def load(
         max_context=int(text.max_position_embeddings),
         vocabulary=int(text.vocab_size),
         end_tokens=_end_tokens(model),
-        weight_bytes=weight_bytes * (2 if isinstance(forward, LeanForward) and forward.held_twice else 1),
+        weight_bytes=_held(forward, weight_bytes),
         row_width=_row_width(text),
     )
+
+
+def _held(forward: Forward, weight_bytes: int) -> int:
+    """Memory of the weights as the forward holds them; weight_bytes: as they were loaded."""
+    if isinstance(forward, FusedForward):
+        return forward.weight_bytes
+    return weight_bytes * (2 if isinstance(forward, LeanForward) and forward.held_twice else 1)
 
 
 def _row_width(text: Any) -> int:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
+from engine.kernels.native import build
 from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
@@ -26,6 +27,14 @@ def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_dir: Path) -> LoadedModel:
     return load(tiny_dir, torch.float32, torch.device("cpu"), lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory with the native kernels in it: compiling them takes seconds."""
+    folder = tmp_path_factory.mktemp("kernels")
+    build(folder)
+    return folder
 
 
 @pytest.fixture

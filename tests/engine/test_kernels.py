@@ -32,8 +32,8 @@ same_fixture = settings(
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("kernels"))
+def library(kernel_cache: Path) -> Path:
+    return build(kernel_cache)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["f32", "bf16"])

@@ -1,0 +1,107 @@
+"""The forward in one native call is the lean forward, operation by operation, to rounding."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.attention.native import NativePagedAttention
+from engine.attention.paged import NAME, PagedAttention, register
+from engine.batch import Span, pack
+from engine.kernels.native import NativeOps, build
+from engine.kernels.reference import TorchOps
+from engine.kv.memory import KVMemory
+from engine.kv.pool import BlockPool
+from engine.kv.table import BlockTable
+from engine.model.check import probe
+from engine.model.fused import FusedForward
+from engine.model.lean import LeanForward
+from engine.model.loader import load
+from tests.tiny import make_model_dir
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: apt-get install g++")
+CPU = torch.device("cpu")
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"head_dim": 32},
+    "one key head": {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
+    "narrow heads": {"head_dim": 16},  # too narrow for tiles
+    "biases": {"family": "qwen2", "head_dim": 32},
+    "window": {"family": "mistral", "head_dim": 32, "sliding_window": 21},
+}
+
+
+@pytest.fixture(scope="module")
+def native(kernel_cache: Path) -> NativeOps:
+    ops = NativeOps(build(kernel_cache), torch.bfloat16)
+    if not ops.squeezes:
+        pytest.skip("needs a processor with AVX512-BF16; elsewhere the lean forward runs")
+    return ops
+
+
+class Both:
+    """The same spans through both forwards, each over a KV memory of its own."""
+
+    def __init__(self, path: Path, native: NativeOps, block_size: int) -> None:
+        register()
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation=NAME).eval()
+        found = probe(model)
+        self._native = native
+        self._lean = LeanForward(model, found.extras, TorchOps())
+        self._fused = FusedForward(model, found.extras, native)
+        self.pool = BlockPool(64, block_size)
+        self._memories = [
+            KVMemory(found.shapes, self.pool.total, block_size, torch.bfloat16, CPU) for _ in range(2)
+        ]
+
+    def run(self, *spans: Span) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the lean forward and of the fused one; the spans' rows are committed."""
+        for span in spans:
+            span.table.reserve(span.end)
+        batch = pack(spans, CPU)
+        lean, fused = self._memories
+        arguments = batch.tokens, batch.positions
+        wanted = self._lean(*arguments, PagedAttention(lean, batch), batch.logit_rows)
+        got = self._fused(*arguments, NativePagedAttention(self._native, fused, batch), batch.logit_rows)
+        return wanted, got
+
+
+@pytest.mark.parametrize("block_size", [16, 4])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ragged_batches_equal_the_lean_forwards(
+    tmp_path: Path, native: NativeOps, shape: str, block_size: int
+) -> None:
+    """Long and short chunks, decodes and verifies together, over some steps; what a step wrote the next one reads."""
+    changes = dict(SHAPES[shape])
+    both = Both(make_model_dir(tmp_path, changes.pop("family", "llama"), **changes), native, block_size)
+    generator = torch.Generator().manual_seed(3)
+    tables = [BlockTable(both.pool) for _ in range(4)]
+    for lengths in ((70, 3, 18, 1), (1, 1, 1, 1), (5, 1, 9, 2), (1, 33, 2, 4), (2,)):
+        spans = []
+        for table, length in zip(tables, lengths, strict=False):
+            tokens = torch.randint(300, (length,), generator=generator).tolist()
+            spans.append(Span(table, table.committed, tokens, min(length, 6)))
+        wanted, got = both.run(*spans)
+        for span in spans:
+            span.table.commit(span.end)
+        spread = wanted.float().max(-1).values - wanted.float().min(-1).values
+        error = (got.float() - wanted.float()).abs().max(-1).values / spread
+        assert float(error.max()) < 0.04, lengths
+
+
+def test_the_loader_takes_it_and_says_so(tmp_path: Path, kernel_cache: Path, native: NativeOps) -> None:
+    said: list[str] = []
+    loaded = load(make_model_dir(tmp_path, head_dim=32), torch.bfloat16, CPU, said.append, cache=kernel_cache)
+    assert isinstance(loaded.forward, FusedForward)
+    assert "self-check passed: fused forward, squeezed weights" in said
+    assert loaded.weight_bytes == loaded.forward.weight_bytes
+
+
+def test_other_blocks_than_llamas_and_other_types_than_bf16_are_left_to_others(
+    tmp_path: Path, kernel_cache: Path
+) -> None:
+    for family, dtype in (("gemma2", torch.bfloat16), ("llama", torch.float32)):
+        path = make_model_dir(tmp_path / family, family)
+        assert not isinstance(load(path, dtype, CPU, lambda _: None, cache=kernel_cache).forward, FusedForward)
