@@ -31,8 +31,8 @@ class FusedForward:
         """extras: what each layer's attention asked for when it was probed. Copies the weights it squeezes."""
         config, base = model.config, model.model
         self._native = native
-        self._embedding = base.embed_tokens.weight.detach()  # [V, H]
-        self._norm = base.norm.weight.detach().float()
+        self._embedding: Tensor = base.embed_tokens.weight.detach()  # [V, H]
+        self._norm: Tensor = base.norm.weight.detach().float()
         self._angles = _Angles(base.rotary_emb, self._embedding.dtype)
         linears = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
         arena = Arena(sum(squeezed_bytes(*weight.shape) for weight in linears))
@@ -60,7 +60,9 @@ class FusedForward:
     def weight_bytes(self) -> int:
         """Memory of weights and embedding."""
         linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]
-        return sum(linear.bytes for linear in linears) + self._embedding.numel() * self._embedding.element_size()
+        return (
+            sum(linear.bytes for linear in linears) + self._embedding.numel() * self._embedding.element_size()
+        )
 
     def without_layers(self, skip: tuple[int, ...]) -> "FusedForward":
         """See Forward."""
@@ -74,7 +76,9 @@ class FusedForward:
         self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
     ) -> Tensor:
         """See Forward."""
-        assert isinstance(attention, NativePagedAttention), "this forward attends itself, over the block tables"
+        assert isinstance(attention, NativePagedAttention), (
+            "this forward attends itself, over the block tables"
+        )
         if self._bound is None or self._bound.memory is not attention.memory:
             self._bound = self._bind(attention.memory)
         bound = self._bound
@@ -172,4 +176,6 @@ def _joined(linears: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 def _interleaved(gate: Tensor, up: Tensor) -> Tensor:
     """[I, H] each -> [2 I, H]: sixteen gates, then the sixteen of up that they are for."""
-    return torch.stack([gate.view(-1, _TILE, gate.shape[1]), up.view(-1, _TILE, up.shape[1])], dim=1).flatten(0, 2)
+    return torch.stack([gate.view(-1, _TILE, gate.shape[1]), up.view(-1, _TILE, up.shape[1])], dim=1).flatten(
+        0, 2
+    )

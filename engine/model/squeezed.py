@@ -1,4 +1,4 @@
-"""bf16 weights in twelve bits each, without loss, for the kernels of engine/kernels/squeezed.h, which says why and how."""
+"""bf16 weights in twelve bits each, without loss: engine/kernels/squeezed.h says why and how."""
 
 from typing import Final
 

@@ -22,7 +22,9 @@ from engine.model.lean import LeanForward
 from engine.model.loader import load
 from tests.tiny import make_model_dir
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: apt-get install g++")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="needs a C++ compiler: apt-get install g++"
+)
 CPU = torch.device("cpu")
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"head_dim": 32},
@@ -46,7 +48,9 @@ class Both:
 
     def __init__(self, path: Path, native: NativeOps, block_size: int) -> None:
         register()
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation=NAME).eval()
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.bfloat16, attn_implementation=NAME
+        ).eval()
         found = probe(model)
         self._native = native
         self._lean = LeanForward(model, found.extras, TorchOps())
@@ -104,4 +108,6 @@ def test_other_blocks_than_llamas_and_other_types_than_bf16_are_left_to_others(
 ) -> None:
     for family, dtype in (("gemma2", torch.bfloat16), ("llama", torch.float32)):
         path = make_model_dir(tmp_path / family, family)
-        assert not isinstance(load(path, dtype, CPU, lambda _: None, cache=kernel_cache).forward, FusedForward)
+        assert not isinstance(
+            load(path, dtype, CPU, lambda _: None, cache=kernel_cache).forward, FusedForward
+        )

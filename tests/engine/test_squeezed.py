@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from engine.kernels.native import NativeOps, build
 from engine.model.squeezed import Arena, Squeezed, squeezed_bytes
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: apt-get install g++")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="needs a C++ compiler: apt-get install g++"
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +38,17 @@ def unsqueezed(found: Squeezed, outputs: int, inputs: int) -> np.ndarray:
     for row, shared in enumerate((ab, ab, cd, cd)):
         bits = shared if row % 2 == 0 else (shared << 8 | shared >> 8)
         rows.append(bits & 0x807F | exponents[names >> 4 * row & 15])
-    tiles = np.stack(rows, axis=-2).reshape(-1, inputs // 32, 2, 16, 16, 2)  # strip, block, half, pair, output, of pair
+    tiles = np.stack(rows, axis=-2).reshape(
+        -1, inputs // 32, 2, 16, 16, 2
+    )  # strip, block, half, pair, output, of pair
     bits = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(-1, inputs)
     first, place, value = (x.numpy() for x in found._exceptions)
     for strip in range(len(first) - 1):
         for e in range(first[strip], first[strip + 1]):
             output, column = place[e]
-            bits[32 * strip + output, column] = torch.tensor(value[e]).bfloat16().view(torch.int16).item() & 0xFFFF
+            bits[32 * strip + output, column] = (
+                torch.tensor(value[e]).bfloat16().view(torch.int16).item() & 0xFFFF
+            )
     return bits[:outputs]
 
 
@@ -53,7 +59,9 @@ def unsqueezed(found: Squeezed, outputs: int, inputs: int) -> np.ndarray:
     wild=st.floats(0, 0.2),
     seed=st.integers(0, 10**6),
 )
-def test_every_weight_comes_back(native: NativeOps, outputs: int, inputs: int, wild: float, seed: int) -> None:
+def test_every_weight_comes_back(
+    native: NativeOps, outputs: int, inputs: int, wild: float, seed: int
+) -> None:
     """Ordinary weights, and among them any bits at all: zeros, subnormals, infinities, values without a name."""
     rng = np.random.default_rng(seed)
     weight = torch.from_numpy(rng.normal(size=(outputs, inputs))).bfloat16()
@@ -81,7 +89,9 @@ def test_products_are_those_of_the_weights(native: NativeOps, rows: int, outputs
     found = squeezed(native, weight, bias)
     got = native.squeezed_linear(found.structure, x, rows).double()
     wanted = x[:rows].double() @ weight.double().T + bias.double()
-    assert ((got - wanted).abs() <= 2**-8 * wanted.abs() + 1e-4 * inputs**0.5).all(), "beyond one rounding to bf16"
+    assert ((got - wanted).abs() <= 2**-8 * wanted.abs() + 1e-4 * inputs**0.5).all(), (
+        "beyond one rounding to bf16"
+    )
 
 
 def test_it_takes_three_quarters_of_the_memory(native: NativeOps) -> None:
