@@ -77,7 +77,7 @@ class Engine:
         self.memory = budget(launch, loaded).as_dict()
         self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache)
         # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
-        self._root = root(f"{launch.model_path} {loaded.dtype}")
+        self._root = root(f"{launch.model_path} {loaded.dtype} {launch.quantization}")
         self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
         self._runner = Runner(self._memory, loaded.kernels)

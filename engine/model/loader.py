@@ -108,7 +108,8 @@ def _held(forward: Forward, weight_bytes: int) -> int:
 def _row_width(text: Any) -> int:
     """Residual, input, queries with keys and values, output; gate, up and their product."""
     inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-    return int(4 * text.hidden_size + 3 * inner)
+    widest = inner if isinstance(inner, int) else max(inner)  # some have one for each layer
+    return int(4 * text.hidden_size + 3 * widest)
 
 
 def _triton(say: Callable[[str], None]) -> Kernels | None:
