@@ -46,7 +46,7 @@ def _locate(target: str, *, download: bool) -> Path:
     if target == DEMO:
         return _demo(demo_directory(cache_dir()))
     local = Path(target).expanduser()
-    if local.exists() or not _HUB_NAME.fullmatch(target):
+    if local.exists() or local.suffix == gguf.SUFFIX or not _HUB_NAME.fullmatch(target):
         return local
     return _from_hub(target, download=download)
 

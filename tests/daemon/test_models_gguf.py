@@ -69,6 +69,12 @@ def test_what_is_not_one_whole_file_is_refused(
         gguf_file(tmp_path / asked)
 
 
+def test_a_missing_file_is_not_looked_for_on_the_hub() -> None:
+    """Test that DIRECTORY/FILE.gguf is no hub name."""
+    with pytest.raises(ModelError, match="no such file"):
+        resolve_target("models/missing.gguf")
+
+
 def test_a_file_is_converted_once_and_again_only_when_it_changes(tmp_path: Path) -> None:
     """Test that the second start takes what the first one made, and that other content makes another model."""
     file, convert = touch(tmp_path / "tiny.gguf"), Converter()
