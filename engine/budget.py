@@ -99,7 +99,8 @@ def _host_bytes(meminfo: Path) -> int:
 
 def _group_bytes(root: Path) -> Iterator[int]:
     """What the limits of this process' control groups, and of those around them, leave."""
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
         number, controllers, path = line.split(":", 2)
         if number == "0":  # version 2: one tree
             yield from _leaves(root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")

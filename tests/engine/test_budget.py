@@ -26,9 +26,10 @@ def machine(root: Path, **files: str) -> Path:
     return root
 
 
-def test_without_a_limit_the_hosts_memory_counts(tmp_path: Path) -> None:
-    root = machine(tmp_path, proc__self__cgroup="0::/a\n")
-    assert available_bytes(CPU, root) == 4 * MIB
+@pytest.mark.parametrize("groups", [{"proc__self__cgroup": "0::/a\n"}, {}])
+def test_without_a_limit_the_hosts_memory_counts(tmp_path: Path, groups: dict[str, str]) -> None:
+    """A group without a limit, and a kernel without groups."""
+    assert available_bytes(CPU, machine(tmp_path, **groups)) == 4 * MIB
 
 
 def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
