@@ -14,6 +14,9 @@ from policies.settings import PolicySettings
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftKind = Literal["none", "ngram", "layer-skip"]
 Quantization = Literal["none", "int8", "fp8"]
+Verification = Literal["token", "block"]
+"""How chains that were drawn from a law are verified: each token by its own ratio of probabilities, or the draft as a
+whole, which keeps at least as much of it on average. Certain drafts and trees are not asked."""
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -283,6 +286,7 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Where native kernels are compiled to, once; empty does without them."""
     draft: DraftSettings = DraftSettings()
     policy: PolicySettings = PolicySettings()
+    verification: Verification = "block"
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -302,6 +306,7 @@ class Configure(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     policy: PolicySettings
     draft: DraftSettings
+    verification: Verification = "block"
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):

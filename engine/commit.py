@@ -9,7 +9,7 @@ from engine.api import FinishReason, TokenLogprob
 from engine.draft.base import Draft
 from engine.grammar.state import Standing
 from engine.sequence import Sequence
-from engine.verify.chain import Verdict
+from engine.verify.claim import Verdict
 
 _STUCK: Final = "the text came to a point where its grammar allows no token, or is too complex to follow"
 
@@ -30,7 +30,7 @@ def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
     """Cut a verdict's tokens at the sequence's end. Feeds the sequence's stop-string finder; changes nothing else."""
     if verdict.fault is not None:
         return Ending([], 0, 0, "error", verdict.fault, refused=verdict.refused)
-    tokens = [*draft.tokens[: verdict.accepted], verdict.token]
+    tokens = verdict.tokens(draft)
     kept, finish = _cut(sequence, tokens)
     error = _STUCK if finish == "error" else None
     logprobs = None if verdict.logprobs is None else verdict.logprobs[:kept]
@@ -38,6 +38,17 @@ def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
         examined, accepted = min(kept, verdict.examined), min(kept, verdict.accepted)
         return Ending(tokens[:kept], examined, accepted, finish, error, logprobs=logprobs)
     return Ending(tokens, verdict.examined, verdict.accepted, finish, error, logprobs=logprobs)
+
+
+def moves(sequence: Sequence, verdict: Verdict) -> list[tuple[int, int]]:
+    """From which slot to which an accepted path's keys and values go, so that it follows the text; a chain's lie there.
+
+    To be asked before the verdict's tokens are added to the sequence.
+    """
+    first = len(sequence.tokens)  # the place of node 0, and of the path's first
+    places = [(first + node, first + depth) for depth, node in enumerate(verdict.path)]
+    slot = sequence.table.slot
+    return [(slot(source), slot(target)) for source, target in places if source != target]
 
 
 def _cut(sequence: Sequence, tokens: Tokens[int]) -> tuple[int, FinishReason | None]:

@@ -18,11 +18,12 @@ from engine.api import (
     Request,
     Round,
     StepReport,
+    Verification,
 )
 from engine.batch import RaggedBatch, Span
 from engine.budget import available_bytes, budget, mib, weights_shortage
-from engine.commit import Ending, settle
-from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.commit import Ending, moves, settle
+from engine.draft.base import NO_DRAFT, Ask, Draft, drafts_for
 from engine.draft.constrained import asks_for_draft, settled_draft
 from engine.draft.registry import make_proposer
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
@@ -41,7 +42,8 @@ from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.stopwatch import Stopwatch
 from engine.text import TextStream
-from engine.verify.chain import Claim, Verdict, verify
+from engine.verify.claim import Claim, Verdict
+from engine.verify.step import verify
 from policies.base import Decision, LoadView
 from policies.controller import Controller
 from policies.settings import PolicySettings
@@ -82,6 +84,7 @@ class Engine:
         self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
         self._runner = Runner(self._memory, loaded.kernels)
         self._draft_settings = launch.draft
+        self._verification = launch.verification
         self._proposer = make_proposer(launch.draft, loaded, self._runner)
         self.policy = Controller(self._costed(launch.policy))
         self.max_context = min(context, blocks * launch.block_size)  # what one request can be at most
@@ -160,11 +163,14 @@ class Engine:
         if waiting := self._grammars.cancel(request):
             self._outbox += unstarted(waiting, "cancelled")
 
-    def configure(self, policy: PolicySettings, draft: DraftSettings) -> None:
+    def configure(
+        self, policy: PolicySettings, draft: DraftSettings, verification: Verification = "block"
+    ) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
         if draft != self._draft_settings:
             self._proposer = make_proposer(draft, self._loaded, self._runner)
             self._draft_settings = draft
+        self._verification = verification
         self.policy.configure(self._costed(policy))
 
     def step(self) -> StepReport:
@@ -268,18 +274,18 @@ class Engine:
         """One draft per decoding sequence."""
         pairs = list(zip(decodes, decisions, strict=True))
         asks = [Ask(sequence, decision.k) for sequence, decision in pairs if asks_for_draft(decision)]
-        proposed = iter(self._proposer.propose(asks))
+        proposed = iter(drafts_for(asks, self._proposer))
         return [settled_draft(sequence, decision, proposed) for sequence, decision in pairs]
 
     def _pack(self, schedule: Schedule, drafts: list[Draft]) -> tuple[RaggedBatch, list[Work]]:
         """All rows of the step: decodes first, in order, then prompt chunks."""
         spans, work = [], []
         for sequence, draft in zip(schedule.decodes, drafts, strict=True):
-            spans.append(_rows(sequence, 1, draft.tokens, logits=len(draft.tokens) + 1))
+            spans.append(_rows(sequence, 1, draft, logits=len(draft.tokens) + 1))
             work.append(Work(sequence, draft))
         for sequence, rows in schedule.chunks:
             ends = rows == sequence.uncomputed
-            spans.append(_rows(sequence, rows, [], logits=rows if sequence.unjudged else int(ends)))
+            spans.append(_rows(sequence, rows, NO_DRAFT, logits=rows if sequence.unjudged else int(ends)))
             if ends:
                 work.append(Work(sequence, NO_DRAFT))
         return self._runner.pack(spans), work
@@ -288,13 +294,15 @@ class Engine:
         if batch.rows == 0:
             return []
         logits = judge_prompts(schedule, batch, self._runner.run(self._loaded.forward, batch))
-        return verify(logits, [_claim(sequence, draft) for sequence, draft in work])
+        return verify(logits, [Claim.of(sequence, draft) for sequence, draft in work], self._verification)
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
         """Take the verdicts into the sequences; roll back what was rejected."""
         for sequence, rows in schedule.chunks:
             sequence.commit(sequence.table.committed + rows)
         endings = []
+        pairs = zip(work, verdicts, strict=True)
+        self._memory.move([move for (sequence, _), verdict in pairs for move in moves(sequence, verdict)])
         for (sequence, draft), verdict in zip(work, verdicts, strict=True):
             ending = settle(sequence, draft, verdict)
             sequence.extend(ending.tokens)
@@ -335,14 +343,8 @@ def _require(shortage: str | None) -> None:
         raise CannotServeError(shortage)
 
 
-def _claim(sequence: Sequence, draft: Draft) -> Claim:
-    allowed = None if sequence.grammar is None else sequence.grammar.masks(draft.tokens)
-    return Claim(
-        draft, sequence.sampling, sequence.request.prompt, sequence.text, allowed, edits=sequence.edits
-    )
-
-
-def _rows(sequence: Sequence, rows: int, draft: list[int], *, logits: int) -> Span:
+def _rows(sequence: Sequence, rows: int, draft: Draft, *, logits: int) -> Span:
     """The next `rows` uncomputed tokens of a sequence, and its draft after them."""
     start = sequence.table.committed
-    return Span(sequence.table, start, sequence.tokens[start : start + rows] + draft, logits)
+    tokens = sequence.tokens[start : start + rows] + draft.tokens
+    return Span(sequence.table, start, tokens, logits, draft.parents)

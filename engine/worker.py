@@ -135,9 +135,9 @@ class Worker:
                     engine.submit(request)
                 case Cancel(id=request_id):
                     engine.cancel(request_id)
-                case Configure(policy=policy, draft=draft):
+                case Configure(policy=policy, draft=draft, verification=verification):
                     try:
-                        engine.configure(policy, draft)
+                        engine.configure(policy, draft, verification)
                     except DraftSettingsError as fault:
                         _log.error("settings not taken over, the old ones stay: %s", fault)
                 case Shutdown() | None:

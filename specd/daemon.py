@@ -259,6 +259,7 @@ class Daemon:
             cache_dir=str(cache_dir() / "kernels"),
             draft=self._config.draft_settings(),
             policy=self._config.policy.settings(),
+            verification=engine.verification,
         )
 
     def _limits(self) -> Limits:
@@ -315,7 +316,13 @@ class Daemon:
         self._alerts.configure(config.alerts)
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
-        self._supervisor.configure(Configure(policy=config.policy.settings(), draft=config.draft_settings()))
+        self._supervisor.configure(
+            Configure(
+                policy=config.policy.settings(),
+                draft=config.draft_settings(),
+                verification=config.engine.verification,
+            )
+        )
         self._identify(config)
 
     def _note_reload(self, attempt: Attempt) -> None:

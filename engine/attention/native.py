@@ -4,14 +4,17 @@ Long prompt chunks go through torch: there the work is matrix products, which on
 kernel does not know (soft caps, sinks, values of another width than keys).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from engine.attention.paged import Extras, PagedAttention, attend_group
 from engine.attention.plan import PREFILL_ROWS, Group, offsets, single_group
-from engine.batch import RaggedBatch
+from engine.batch import RaggedBatch, Span
+from engine.draft.shape import sights
 from engine.kernels.native import NativeOps, NativeSpans
 from engine.kv.memory import KVMemory
 
@@ -81,7 +84,17 @@ class NativePagedAttention:
             rows=[len(spans[i].tokens) for i in which],
             end=[spans[i].end for i in which],
             block_size=size,
+            positions=self._batch.positions,
+            sights=_sights(spans) if self._batch.has_trees else None,
         )
+
+
+def _sights(spans: Sequence[Span]) -> Tensor:
+    """[T] int64: what each row of a tree sees of its span, as bits; 0 for rows of chains."""
+    bits: list[int] = []
+    for span in spans:
+        bits += [0] * len(span.tokens) if span.parents is None else sights(span.parents)
+    return torch.from_numpy(np.array(bits, dtype=np.uint64).view(np.int64))
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -5,17 +5,59 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from engine.draft.shape import ROOT, chain, misshapen, path
 from engine.sequence import Sequence as Seq
 
 
 class Draft(NamedTuple):
-    """Guessed tokens for one request. Frozen: stages hand it on."""
+    """Guessed tokens for one request: a chain, or a tree of alternatives. Frozen: stages hand it on."""
 
     tokens: list[int]
-    # [k, V] float32, the law q that each token was drawn from; None: q is one-hot
+    # [k, V] float32, the law q that each token was drawn from, given its path and its elder siblings: for siblings
+    # drawn without replacement, the elder ones have no mass left in it. None: q is one-hot.
     probs: Tensor | None = None
     # who guessed, where it was not the engine's proposer
     proposer: str | None = None
+    # by node, see engine.draft.shape; siblings in the order in which they were drawn. None: a chain
+    parents: list[int] | None = None
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Parents, of a chain too."""
+        return chain(len(self.tokens)) if self.parents is None else self.parents
+
+    def way(self, row: int) -> list[int]:
+        """The drafted tokens from the committed text down to a row of the verify."""
+        if self.parents is None:
+            return self.tokens[:row]
+        return [self.tokens[node] for node in path(self.parents, row - 1)]
+
+    def ways(self) -> list[list[int]]:
+        """The same for each row of the verify, the root's first."""
+        return [self.way(row) for row in range(len(self.tokens) + 1)]
+
+    def only(self, nodes: Sequence[int]) -> "Draft":
+        """The draft of these nodes alone, in their order; the parent of each must be among them."""
+        places = {ROOT: ROOT, **{node: place for place, node in enumerate(nodes)}}
+        return self._replace(
+            tokens=[self.tokens[node] for node in nodes],
+            probs=None if self.probs is None else self.probs[list(nodes)],
+            parents=None if self.parents is None else [places[self.parents[node]] for node in nodes],
+        )
+
+    def misfit(self, k: int) -> str | None:
+        """Why this is no answer to an ask for k tokens, if so."""
+        if len(self.tokens) > k:
+            return f"{len(self.tokens)} tokens were drafted where room was reserved for {k}"
+        if self.probs is not None and len(self.probs) != len(self.tokens):
+            return f"{len(self.tokens)} tokens were drafted with {len(self.probs)} laws: each needs its own"
+        if self.parents is None:
+            return None
+        if len(self.parents) != len(self.tokens):
+            return (
+                f"{len(self.tokens)} tokens were drafted with {len(self.parents)} parents: each needs its own"
+            )
+        return misshapen(self.parents)
 
 
 NO_DRAFT = Draft([])
@@ -38,6 +80,10 @@ class Proposer(Protocol):
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order, of at most ask.k tokens; NO_DRAFT where there is nothing useful.
 
+        ask.k counts the tokens of a tree, not its levels: each costs a row. A draft with laws must not be shortened
+        by looking at the tokens that were drawn: what was drawn and then dropped would bias the text. Its random
+        numbers are keyed by the round (the position of its first token), as no later round may see them again.
+
         May write KV beyond a sequence's committed positions (they are reserved for k tokens); verification
         overwrites it. A sequence may have been skipped for any number of steps since the last call: whatever
         the proposer derives from the text is caught up here, not before.
@@ -45,3 +91,12 @@ class Proposer(Protocol):
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. Unknown requests are ignored."""
+
+
+def drafts_for(asks: Sequence[Ask], proposer: Proposer) -> list[Draft]:
+    """What a proposer answers. Asserts that each draft can be verified as it is."""
+    drafts = proposer.propose(asks)
+    for ask, draft in zip(asks, drafts, strict=True):
+        misfit = draft.misfit(ask.k)
+        assert misfit is None, f"{proposer.name}: {misfit}"
+    return drafts

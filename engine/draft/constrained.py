@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from engine.draft.base import NO_DRAFT, Draft
+from engine.draft.shape import ROOT
 from engine.grammar.state import GrammarState, Standing
 from engine.sequence import Sequence as Seq
 from policies.base import GRAMMAR, Decision, Reason
@@ -24,19 +25,20 @@ def settled_draft(sequence: Seq, decision: Decision, proposed: Iterator[Draft]) 
 
 
 def fit(draft: Draft, grammar: GrammarState) -> Draft:
-    """Cut a draft where the grammar does not let it go on.
+    """Cut each branch of a draft where the grammar does not let it go on.
 
     A certain draft loses the token that is not allowed or that ends the text, since the row before says as much. A
     token drawn from a law stays, and what follows it goes: whether a token is verified may depend on those before it,
     but were it to depend on the token itself, the law of the text would no longer be the target's.
     """
-    for at, token in enumerate(draft.tokens):
-        goes_on = (
-            grammar.allows(draft.tokens[:at], token)
-            and grammar.spot(draft.tokens[: at + 1]).standing is Standing.OPEN
-        )
-        if not goes_on:
-            kept = at if draft.probs is None else at + 1
-            probs = None if draft.probs is None else draft.probs[:kept]
-            return draft._replace(tokens=draft.tokens[:kept], probs=probs)
-    return draft
+    open_ends, kept = {ROOT}, []
+    for node, parent in enumerate(draft.shape):
+        if parent not in open_ends:
+            continue
+        *way, token = draft.way(node + 1)
+        if grammar.allows(way, token) and grammar.spot([*way, token]).standing is Standing.OPEN:
+            open_ends.add(node)
+        elif draft.probs is None:
+            continue
+        kept.append(node)
+    return draft if len(kept) == len(draft.tokens) else draft.only(kept)

@@ -89,8 +89,9 @@ class LayerSkipProposer:
         sequences = [asks[i].sequence for i in sampled]
         q = probabilities(logits[sampled], RowParams.of([s.sampling for s in sequences], logits.device))
         seeds = np.array([s.sampling.seed for s in sequences], dtype=np.uint64)
-        positions = np.array([len(asks[i].sequence.tokens) + len(tokens[i]) for i in sampled], dtype=np.int64)
-        drawn = draw(q, torch.from_numpy(uniforms(seeds, positions, Purpose.DRAFT))).tolist()
+        rounds = np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64)
+        nodes = np.array([len(tokens[i]) for i in sampled], dtype=np.int64)
+        drawn = draw(q, torch.from_numpy(uniforms(seeds, rounds, Purpose.DRAFT, nodes))).tolist()
         for i, token, law in zip(sampled, drawn, q, strict=True):
             tokens[i].append(token)
             laws[i].append(law)

@@ -86,9 +86,9 @@ class GrammarState:
             path.append(only)
         return path
 
-    def masks(self, path: Sequence[int]) -> Tensor:
-        """[len(path) + 1, ceil(V / 32)] int32: what may follow each prefix of a path; all where it is of no account."""
-        spots = [self.spot(path[:j]) for j in range(len(path) + 1)]
+    def masks(self, paths: Sequence[Sequence[int]]) -> Tensor:
+        """[len(paths), ceil(V / 32)] int32: what may follow each path; all where it is of no account."""
+        spots = [self.spot(path) for path in paths]
         return torch.stack([self._everything if s.allowed is None else s.allowed for s in spots])
 
     def commit(self, tokens: Sequence[int]) -> None:

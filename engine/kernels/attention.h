@@ -12,8 +12,15 @@ struct Spans {
     int64_t table_stride;
     const int64_t* first_row;  // [B] packed row at which the span begins
     const int64_t* rows;       // [B]
-    const int64_t* end;        // [B] position after the span's last row
+    const int64_t* end;        // [B] place in the table after the span's last row
+    const int64_t* position;   // [T] of each packed row in its sequence; its place too, but for rows of trees
+    const uint64_t* sight;     // [T] bit r: the row sees row r of its span; 0 for chains. Null: there is no tree
     int64_t count;             // B
+
+    // What the span's rows see of its own; null for a chain, whose rows see all before them.
+    const uint64_t* tree(int64_t span) const {
+        return sight && sight[first_row[span]] ? sight + first_row[span] : nullptr;
+    }
 };
 
 constexpr int64_t kKeys = 16;  // keys that are widened at a time and shared by all rows of a key head
@@ -68,28 +75,50 @@ void add_values(float* acc, float kept, const float* weight, const float* v, int
     }
 }
 
-// Take `count` keys, from position `key` on, into the state of one key head. k, v: [kKeys, dim].
+// Take keys [from, to) into one row of a key head. k, v: [kKeys, dim].
 template <int64_t kDim>
-void attend_keys(HeadState s, const float* k, const float* v, int64_t key, int64_t count, int64_t first,
+inline void attend_run(HeadState s, int64_t n, const float* k, const float* v, int64_t from, int64_t to, int64_t dim) {
+    float* score = s.score + n * kKeys;
+    dot_keys<kDim>(s.q + n * dim, k, score, from, to, dim);
+    float best = s.top[n];
+    for (int64_t t = from; t < to; t++) best = std::max(best, score[t]);
+    const float kept = exponential(s.top[n] - best);  // tiny for the first keys, when acc and sum are 0
+    float added = 0;
+    for (int64_t t = from; t < to; t++) {
+        score[t] = exponential(score[t] - best);
+        added += score[t];
+    }
+    s.top[n] = best;
+    s.sum[n] = s.sum[n] * kept + added;
+    add_values<kDim>(s.acc + n * dim, kept, score, v, from, to, dim);
+}
+
+// Take `count` keys, from position `key` on, into the state of one key head. position: of the span's rows.
+template <int64_t kDim>
+void attend_keys(HeadState s, const float* k, const float* v, int64_t key, int64_t count, const int64_t* position,
                  int64_t queries, int64_t share, int64_t dim, int64_t window) {
     for (int64_t n = 0; n < queries; n++) {
-        const int64_t position = first + n / share;
-        const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1 - key) : 0;
-        const int64_t to = std::min(count, position + 1 - key);
-        if (from >= to) continue;
-        float* score = s.score + n * kKeys;
-        dot_keys<kDim>(s.q + n * dim, k, score, from, to, dim);
-        float best = s.top[n];
-        for (int64_t t = from; t < to; t++) best = std::max(best, score[t]);
-        const float kept = exponential(s.top[n] - best);  // tiny for the first keys, when acc and sum are 0
-        float added = 0;
-        for (int64_t t = from; t < to; t++) {
-            score[t] = exponential(score[t] - best);
-            added += score[t];
+        const int64_t own = position[n / share];
+        const int64_t from = window > 0 ? std::max<int64_t>(0, own - window + 1 - key) : 0;
+        const int64_t to = std::min(count, own + 1 - key);
+        if (from < to) attend_run<kDim>(s, n, k, v, from, to, dim);
+    }
+}
+
+// The same for `count` keys that are a tree's own rows, from `row` on: each row sees its ancestors and itself.
+template <int64_t kDim>
+void attend_tree(HeadState s, const float* k, const float* v, int64_t row, int64_t count, const int64_t* position,
+                 const uint64_t* sight, int64_t queries, int64_t share, int64_t dim, int64_t window) {
+    for (int64_t n = 0; n < queries; n++) {
+        const auto sees = [&](int64_t t) {
+            const bool near = window <= 0 || position[n / share] - position[row + t] < window;
+            return near && (sight[n / share] >> (row + t) & 1);
+        };
+        for (int64_t t = 0; t < count; t++) {
+            const int64_t from = t;
+            while (t < count && sees(t)) t++;
+            if (from < t) attend_run<kDim>(s, n, k, v, from, t, dim);
         }
-        s.top[n] = best;
-        s.sum[n] = s.sum[n] * kept + added;
-        add_values<kDim>(s.acc + n * dim, kept, score, v, from, to, dim);
     }
 }
 
@@ -117,10 +146,13 @@ void attend_span(const T* query, int64_t query_stride, const T* keys, const T* v
         std::fill(s.sum, s.sum + queries, 0.0f);
     }
     const int64_t* table = spans.tables + span * spans.table_stride;
+    const int64_t* position = spans.position + spans.first_row[span];
+    const uint64_t* tree = spans.tree(span);
     int64_t key = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
     while (key < end) {
         const int64_t offset = key % block_size;
-        const int64_t count = std::min({kKeys, block_size - offset, end - key});
+        const int64_t last = tree && key < first ? first : end;  // a tree's own keys are taken apart from those before
+        const int64_t count = std::min({kKeys, block_size - offset, last - key});
         const int64_t slot = table[key / block_size] * block_size + offset;
         const int64_t ahead = key + count + kKeys;
         if (ahead < end && to_head - from_head == kv_heads) {  // blocks lie apart: hardware does not foresee the next
@@ -140,7 +172,11 @@ void attend_span(const T* query, int64_t query_stride, const T* keys, const T* v
                 for (int64_t i = 0; i < dim; i++) k[t * dim + i] = widen(key_row[i]);
                 for (int64_t i = 0; i < dim; i++) v[t * dim + i] = widen(value_row[i]);
             }
-            attend_keys<kDim>(state(head), k, v, key, count, first, queries, share, dim, window);
+            if (tree && key >= first) {
+                attend_tree<kDim>(state(head), k, v, key - first, count, position, tree, queries, share, dim, window);
+            } else {
+                attend_keys<kDim>(state(head), k, v, key, count, position, queries, share, dim, window);
+            }
         }
         key += count;
     }

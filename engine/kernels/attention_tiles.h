@@ -38,11 +38,12 @@ class TileAttention {
         dim_ = dim;
         const int64_t share = heads / kv_heads, own = tile.last - tile.first;
         const int64_t start = spans.end[tile.span] - spans.rows[tile.span];  // position of the span's first row
-        place_queries(query, stride, spans.first_row[tile.span], tile, share, start);
+        place_queries(query, stride, spans, tile, share, start);
         std::memset(text_, 0, sizeof(float) * kQueries * dim);
         __m512 top = _mm512_set1_ps(kUnseen), sum = _mm512_setzero_ps();
-        const int64_t lowest = start + tile.first / share, highest = start + (tile.last - 1) / share;
-        const int64_t end = highest + 1;
+        const int64_t end = start + (tile.last - 1) / share + 1;
+        // Positions between which all of the tile's are. A tree's rows all see its root, and are at most as deep as many.
+        const int64_t lowest = tree_ ? start : start + tile.first / share, highest = end - 1;
         int64_t key = window > 0 ? std::max<int64_t>(0, lowest - window + 1) / kQueries * kQueries : 0;
         const int64_t* table = spans.tables + tile.span * spans.table_stride;
         const Lines lines{kv_heads * dim, tile.from * dim, (tile.to - tile.from) * dim};
@@ -97,8 +98,14 @@ class TileAttention {
     }
 
     // B tiles [head][dim / 32][16 pairs of dims][16 queries]; columns of another head are zero.
-    void place_queries(const bf16* query, int64_t stride, int64_t first_row, const QueryTile& tile, int64_t share,
+    void place_queries(const bf16* query, int64_t stride, const Spans& spans, const QueryTile& tile, int64_t share,
                        int64_t start) {
+        const int64_t first_row = spans.first_row[tile.span];
+        const int64_t* position = spans.position + first_row;
+        tree_ = spans.tree(tile.span);
+        own_ = position;
+        start_ = start;
+        if (tree_) std::fill(columns_, columns_ + kMostRows, 0);
         const int64_t pairs = dim_ / 2, own = tile.last - tile.first;
         std::memset(queries_, 0, sizeof(uint32_t) * (tile.to - tile.from) * pairs * kQueries);
         alignas(64) int32_t positions[kQueries];
@@ -109,7 +116,10 @@ class TileAttention {
                 const bf16* q = query + (first_row + n / share) * stride + (head * share + n % share) * dim_;
                 uint32_t* to = queries_ + (head - tile.from) * pairs * kQueries + column;
                 for (int64_t pair = 0; pair < pairs; pair++) std::memcpy(to + pair * kQueries, q + 2 * pair, 4);
-                positions[column] = static_cast<int32_t>(start + n / share);
+                positions[column] = static_cast<int32_t>(position[n / share]);
+                for (uint64_t rows = tree_ ? tree_[n / share] : 0; rows; rows &= rows - 1) {
+                    columns_[__builtin_ctzll(rows)] |= static_cast<__mmask16>(1 << column);
+                }
             }
         }
         positions_ = _mm512_load_si512(positions);
@@ -155,8 +165,11 @@ class TileAttention {
     }
 
     __mmask16 seen(int64_t key, int64_t window) const {
-        const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(key));
-        __mmask16 mask = _mm512_cmple_epi32_mask(at, positions_);
+        const int64_t row = key - start_;
+        const bool own = tree_ && row >= 0;  // a tree's own key, or one of nobody's behind it
+        if (own && (row >= kMostRows || columns_[row] == 0)) return 0;
+        const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(own ? own_[row] : key));
+        __mmask16 mask = own ? columns_[row] : _mm512_cmple_epi32_mask(at, positions_);
         if (window > 0) {
             const __m512i behind = _mm512_sub_epi32(positions_, _mm512_set1_epi32(static_cast<int32_t>(window)));
             mask &= _mm512_cmpgt_epi32_mask(at, behind);
@@ -240,8 +253,14 @@ class TileAttention {
         }
     }
 
+    static constexpr int64_t kMostRows = 64;  // of a tree
+
     int64_t dim_ = 0;
     __m512i positions_;
+    const uint64_t* tree_ = nullptr;  // see Spans::tree
+    const int64_t* own_ = nullptr;    // positions of the span's rows
+    int64_t start_ = 0;
+    __mmask16 columns_[kMostRows];  // by row of a tree: the queries that see it
     int64_t slots_[kChunk / 16];
     alignas(64) uint32_t queries_[kQueries * kMaxDim / 2 * kQueries];  // at most 16 heads of one query each
     alignas(64) float scores_[kChunk * kQueries];

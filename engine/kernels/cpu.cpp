@@ -60,7 +60,7 @@ void rotate(T* x, int64_t stride, const float* cosine, const float* sine, int64_
 }
 
 template <typename T>
-void paged_attention(const T* query, int64_t query_stride, const T* keys, const T* values, T* out, Spans spans,
+void paged_attention(const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const Spans& spans,
                      int64_t heads, int64_t kv_heads, int64_t dim, int64_t block_size, float scaling, int64_t window) {
     int64_t work = 0;
     for (int64_t b = 0; b < spans.count; b++) work += spans.end[b] * spans.rows[b] * heads * dim;
@@ -131,13 +131,11 @@ void write_kv(const T* key, const T* value, int64_t stride, T* keys, T* values, 
     extern "C" void single_row_##suffix(const T* x, const T* w, const T* bias, T* y, int64_t in, int64_t out) {        \
         single_row(x, w, bias, y, in, out);                                                                            \
     }                                                                                                                  \
-    extern "C" void paged_attention_##suffix(                                                                          \
-        const T* query, int64_t query_stride, const T* keys, const T* values, T* out, const int64_t* tables,           \
-        int64_t table_stride, const int64_t* first_row, const int64_t* rows, const int64_t* end, int64_t count,        \
-        int64_t heads, int64_t kv_heads, int64_t dim, int64_t block_size, float scaling, int64_t window) {             \
-        paged_attention(query, query_stride, keys, values, out,                                                        \
-                        Spans{tables, table_stride, first_row, rows, end, count}, heads, kv_heads, dim, block_size,    \
-                        scaling, window);                                                                              \
+    extern "C" void paged_attention_##suffix(const T* query, int64_t query_stride, const T* keys, const T* values,     \
+                                             T* out, const Spans* spans, int64_t heads, int64_t kv_heads,              \
+                                             int64_t dim, int64_t block_size, float scaling, int64_t window) {         \
+        paged_attention(query, query_stride, keys, values, out, *spans, heads, kv_heads, dim, block_size, scaling,     \
+                        window);                                                                                       \
     }
 
 SPECD_EXPORT(float, f32)

@@ -46,7 +46,7 @@ _SIGNATURES: Final = {
     "rotate": [_P, _I, _P, _P, _I, _I, _I],
     "write_kv": [_P, _P, _I, _P, _P, _P, _I, _I],
     "single_row": [_P, _P, _P, _P, _I, _I],
-    "paged_attention": [_P, _I, _P, _P, _P, _P, _I, _P, _P, _P, _I, _I, _I, _I, _I, _F, _I],
+    "paged_attention": [_P, _I, _P, _P, _P, _P, _I, _I, _I, _I, _F, _I],
 }
 
 
@@ -209,8 +209,7 @@ class NativeOps:
         """Fill the rows of `spans` in out. query: [T, heads, dim], rows may be strided; out: [T, heads, dim]."""
         self._functions["paged_attention"](
             query.data_ptr(), query.stride(0), keys.data_ptr(), values.data_ptr(), out.data_ptr(),
-            spans.tables.data_ptr(), spans.tables.shape[1], spans.first_row.data_ptr(), spans.rows.data_ptr(),
-            spans.end.data_ptr(), len(spans.rows), query.shape[1], keys.shape[1], query.shape[2], spans.block_size,
+            ctypes.byref(spans.structure), query.shape[1], keys.shape[1], query.shape[2], spans.block_size,
             scaling, window,
         )  # fmt: skip
 
@@ -219,13 +218,24 @@ class NativeSpans:
     """Spans as the library takes them: int64 columns."""
 
     def __init__(
-        self, tables: list[list[int]], first_row: list[int], rows: list[int], end: list[int], block_size: int
+        self,
+        tables: list[list[int]],
+        first_row: list[int],
+        rows: list[int],
+        end: list[int],
+        *,
+        block_size: int,
+        positions: Tensor,
+        sights: Tensor | None,
     ) -> None:
+        """positions, sights: by packed row, [T] int64; for sights see engine.attention.native."""
         longest = max(map(len, tables))
         self.tables = torch.tensor([table + [0] * (longest - len(table)) for table in tables])  # [B, N]
         self.first_row = torch.tensor(first_row)
         self.rows = torch.tensor(rows)
         self.end = torch.tensor(end)
+        self.positions = positions
+        self.sights = sights
         self.block_size = block_size
         self.longest = max(end)
 
@@ -234,7 +244,8 @@ class NativeSpans:
         """As the library takes them; points into this object."""
         return Spans(
             self.tables.data_ptr(), self.tables.shape[1], self.first_row.data_ptr(), self.rows.data_ptr(),
-            self.end.data_ptr(), len(self.rows),
+            self.end.data_ptr(), self.positions.data_ptr(), None if self.sights is None else self.sights.data_ptr(),
+            len(self.rows),
         )  # fmt: skip
 
 

@@ -69,6 +69,8 @@ class Spans(ctypes.Structure):
         ("first_row", _P),
         ("rows", _P),
         ("end", _P),
+        ("position", _P),
+        ("sight", _P),
         ("count", _I),
     ]
 

@@ -3,6 +3,7 @@
 slot = block * block_size + offset          keys[layer]: [slots, kv_heads, key_dim]
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,14 @@ class KVMemory:
         """Store rows. slots: [T]; key, value: [T, kv_heads, dim]."""
         self.keys[layer].index_copy_(0, slots, key)
         self.values[layer].index_copy_(0, slots, value)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy positions from slot to slot, all layers, as if at once: a target may be another's source."""
+        if not moves:
+            return
+        sources, targets = torch.tensor(moves, device=self.device).unbind(1)
+        for store in (*self.keys.values(), *self.values.values()):
+            store.index_copy_(0, targets, store.index_select(0, sources))
 
     def clear(self, blocks: list[int]) -> None:
         """Zero these blocks, all layers: after a fault they may hold what is not a number."""

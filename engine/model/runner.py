@@ -68,7 +68,7 @@ class Runner:
 
     def run(self, forward: Forward, batch: RaggedBatch) -> Tensor:
         """Write the KV of every row and return the logits of the wanted ones, valid until the next run: [R, V]."""
-        if self._graphs and self._graphs.suits(batch):
+        if self._graphs and self._graphs.suits(batch) and not batch.has_trees:
             return self._graphs.run(forward, batch, lay_out_padded(batch, self._memory.block_size))
         return forward(batch.tokens, batch.positions, self._attention(batch), batch.logit_rows)
 
@@ -78,6 +78,8 @@ class Runner:
                 return PagedAttention(self._memory, batch)
             case NativeOps() as ops:
                 return NativePagedAttention(ops, self._memory, batch)
+            case _ if batch.has_trees:  # what tiles do not know
+                return PagedAttention(self._memory, batch)
             case kernels:
                 return TiledAttention(kernels, self._memory, lay_out(batch, self._memory.block_size))
 

@@ -86,6 +86,11 @@ class EngineSection(Section):
         True,
         "keep keys and values of finished texts, for prompts that begin alike, as long as their blocks are spare",
     )
+    verification: Literal["token", "block"] = hot(
+        "block",
+        "how drafts drawn from a law (layer-skip at a temperature above 0) are verified: by token, or as a block, "
+        "which keeps at least as much",
+    )
     hang_seconds: float = hot(
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
     )

@@ -1,5 +1,8 @@
 """The batched implementation does what the reference does, case by case and number by number."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +11,15 @@ from hypothesis import strategies as st
 
 from engine.api import SamplingParams
 from engine.draft.base import Draft
+from engine.draft.shape import children, depths
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.verify import law
-from engine.verify.chain import Claim, verify
+from engine.verify.claim import Claim, Verdict
 from engine.verify.draw import draw
+from engine.verify.law_block import verify_block
+from engine.verify.law_tree import Tree, verify_certain_tree, verify_tree, without
+from engine.verify.step import verify
 
 sampling = st.builds(
     SamplingParams,
@@ -24,53 +31,89 @@ sampling = st.builds(
 )
 
 
-def reference(claim: Claim, rows: np.ndarray) -> tuple[int, int]:
-    """One claim by law.py, with the random numbers that its seed and positions stand for."""
+def reference(claim: Claim, rows: np.ndarray, rule: str) -> tuple[list[int], int]:
+    """One claim by the specification, with the random numbers that its seed and positions stand for."""
     params, draft = claim.sampling, claim.draft
     p = [law.processed(row, params.temperature, params.top_k, params.top_p) for row in rows]
-    positions = claim.position + np.arange(len(draft.tokens) + 1)
-    seeds = np.full(len(positions), params.seed, dtype=np.uint64)
-    sample = list(uniforms(seeds, positions, Purpose.SAMPLE))
+    sample = [number(claim, depth, Purpose.SAMPLE) for depth in range(len(p))]
     if draft.probs is None:
-        return law.verify_certain(p, draft.tokens, sample)
+        return verify_certain_tree(p, draft.tokens, draft.shape, sample)
     q = [np.asarray(row, dtype=np.float64) for row in draft.probs]
-    return law.verify_chain(p, q, draft.tokens, list(uniforms(seeds, positions, Purpose.ACCEPT)), sample)
+    if draft.parents is None and rule == "block":
+        accept = [number(claim, 0, Purpose.BLOCK, j) for j in range(len(q))]
+        accepted, token = verify_block(p, q, draft.tokens, accept, sample)
+        return list(range(accepted)), token
+    ranks = {node: rank for family in children(draft.shape) for rank, node in enumerate(family)}
+    accept = [number(claim, d - 1, Purpose.ACCEPT, ranks[n]) for n, d in enumerate(depths(draft.shape))]
+    return verify_tree(p, Tree(tuple(draft.tokens), tuple(draft.shape), tuple(q)), accept, sample)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_a_ragged_batch_is_decided_as_each_request_alone_by_the_reference(data: st.DataObject) -> None:
+def number(claim: Claim, offset: int, purpose: Purpose, index: int = 0) -> float:
+    seed = np.array([claim.sampling.seed], dtype=np.uint64)
+    return float(uniforms(seed, np.array([claim.position + offset]), purpose, np.array([index]))[0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(["token", "block"]))
+def test_a_ragged_batch_is_decided_as_each_request_alone_by_the_reference(
+    data: st.DataObject, rule: str
+) -> None:
+    """Chains and trees, certain and drawn, greedy and sampled, side by side."""
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     size = data.draw(st.sampled_from([5, 300]))
     claims, blocks = [], []
     for _ in range(data.draw(st.integers(1, 6))):
-        k = data.draw(st.integers(0, 4))
         params = data.draw(sampling)
-        rows = rng.normal(size=(k + 1, size)).astype(np.float32) * 3
-        claims.append(
-            Claim(
-                _draft(rng, rows[:k], params, certain=data.draw(st.booleans())),
-                params,
-                prompt=[0] * int(rng.integers(500)),
-            )
-        )
-        blocks.append(rows)
-    verdicts = verify(torch.from_numpy(np.concatenate(blocks)), claims)
+        shape = _shape(rng, data.draw(st.integers(0, 6)), tree=data.draw(st.booleans()))
+        rows = rng.normal(size=(len(shape) + 1, size)).astype(np.float32) * 3
+        draft, kept = _draft(rng, rows, params, shape, certain=data.draw(st.booleans()))
+        claims.append(Claim(draft, params, prompt=[0] * int(rng.integers(500))))
+        blocks.append(rows[kept])
+    verdicts = verify(torch.from_numpy(np.concatenate(blocks)), claims, rule)
     for claim, rows, verdict in zip(claims, blocks, verdicts, strict=True):
-        assert (verdict.accepted, verdict.token) == reference(claim, rows)
-        assert verdict.examined == min(verdict.accepted + 1, len(claim.draft.tokens))
+        path, token = reference(claim, rows, rule)
+        assert (list(verdict.path), verdict.token) == (path, token)
+        last = path[-1] if path else -1
+        assert verdict.examined == len(path) + (last in claim.draft.shape)
 
 
-def _draft(rng: np.random.Generator, rows: np.ndarray, params: SamplingParams, *, certain: bool) -> Draft:
-    """A draft near the target: often accepted, sometimes not."""
-    size = rows.shape[1] if len(rows) else 0
+def _shape(rng: np.random.Generator, nodes: int, *, tree: bool) -> list[int]:
+    return [int(rng.integers(-1, node)) if tree else node - 1 for node in range(nodes)]
+
+
+def _draft(
+    rng: np.random.Generator, rows: np.ndarray, params: SamplingParams, shape: list[int], *, certain: bool
+) -> tuple[Draft, list[int]]:
+    """A draft near the target: often accepted, sometimes not. With the rows that are left, as with the reference's
+    trees: where siblings have used up their law, the others fall away.
+    """
+    chain = None if all(parent == node - 1 for node, parent in enumerate(shape)) else shape
+    every = list(range(len(shape) + 1))
     if params.temperature == 0 or certain:
-        return Draft([int(row.argmax()) if rng.random() < 0.7 else int(rng.integers(size)) for row in rows])
+        tokens = [
+            int(rows[parent + 1].argmax()) if rng.random() < 0.6 else int(rng.integers(rows.shape[1]))
+            for parent in shape
+        ]
+        return Draft(tokens, parents=chain), every
     near = rows + rng.normal(size=rows.shape)
-    laws = np.array([law.processed(row, params.temperature, params.top_k, params.top_p) for row in near])
-    if len(laws) == 0:
-        return Draft([])
-    return Draft([int(rng.choice(size, p=q)) for q in laws], torch.from_numpy(laws.astype(np.float32)))
+    left = {
+        node - 1: law.processed(row, params.temperature, params.top_k, params.top_p)
+        for node, row in enumerate(near)
+    }
+    tree, places = Tree(), {-1: -1}
+    for node, parent in enumerate(shape):
+        q = left[parent] if parent in places else None
+        if q is None:
+            continue
+        token = int(rng.choice(len(q), p=q))
+        left[parent] = without(q, token)
+        places[node] = len(tree.tokens)
+        tree = Tree((*tree.tokens, token), (*tree.parents, places[parent]), (*tree.laws, q))
+    if not tree.tokens:
+        return Draft([]), [0]
+    probs = torch.from_numpy(np.array(tree.laws, dtype=np.float32))
+    parents = None if chain is None else list(tree.parents)
+    return Draft(list(tree.tokens), probs, parents=parents), [node + 1 for node in places]
 
 
 @settings(max_examples=100, deadline=None)
@@ -139,3 +182,55 @@ def test_statistics_agree_with_the_law_over_many_seeds() -> None:
     first = [int(d) if v.accepted else v.token for d, v in zip(drafts, verdicts, strict=True)]
     shares = np.bincount(first, minlength=4) / n
     assert np.abs(shares - p[0]).max() < 5 * np.sqrt(0.25 / n)
+
+
+PLAYS = {"token": ("token", None), "block": ("block", None), "tree": ("token", [-1, -1, 0, 0, 1])}
+
+
+@pytest.mark.parametrize(("rule", "shape"), PLAYS.values(), ids=PLAYS.keys())
+def test_round_after_round_the_text_has_the_targets_law(rule: str, shape: list[int] | None) -> None:
+    """6,000 seeds play until three tokens are there, a draft of three levels each round, all random numbers the
+    engine's own. A number that two rounds look at would show: the second would not be free of the first.
+    """
+    size, n, wanted = 3, 6000, 3
+    rng = np.random.default_rng(1)
+    logits = {
+        t: rng.normal(size=size).astype(np.float32) for d in range(7) for t in product(range(size), repeat=d)
+    }
+    p = {t: law.processed(row, 1.0) for t, row in logits.items()}
+    q = {t: law.processed(row + rng.normal(size=size), 1.0) for t, row in logits.items()}
+    texts: dict[int, tuple[int, ...]] = dict.fromkeys(range(n), ())
+    while playing := [seed for seed, text in texts.items() if len(text) < wanted]:
+        claims = [_drawn_as_a_proposer(q, seed, texts[seed], shape) for seed in playing]
+        rows = [
+            logits[(*c.text, *c.draft.way(row))] for c in claims for row in range(len(c.draft.tokens) + 1)
+        ]
+        verdicts = verify(torch.from_numpy(np.array(rows)), claims, rule)
+        texts.update({c.sampling.seed: _text(c, v) for c, v in zip(claims, verdicts, strict=True)})
+    counts: dict[tuple[int, ...], int] = {}
+    for text in texts.values():
+        counts[text[:wanted]] = counts.get(text[:wanted], 0) + 1
+    chi_square = 0.0
+    for text in product(range(size), repeat=wanted):
+        mass = n * p[()][text[0]] * p[text[:1]][text[1]] * p[text[:2]][text[2]]
+        chi_square += (counts.get(text, 0) - mass) ** 2 / mass
+    assert chi_square < 60  # 99.98 % point of chi-square with 26 degrees
+
+
+def _drawn_as_a_proposer(
+    q: dict[tuple[int, ...], np.ndarray], seed: int, text: tuple[int, ...], shape: list[int] | None
+) -> Claim:
+    tree = Tree()
+    blank = Claim(Draft([]), SamplingParams(max_tokens=9, temperature=1.0, seed=seed), (), text)
+    for node, parent in enumerate(range(-1, 2) if shape is None else shape):
+        own = q[(*text, *tree.prefix(parent))]
+        for elder in children(tree.parents)[parent + 1]:
+            own = without(own, tree.tokens[elder])
+        token = law.draw(own, number(blank, 0, Purpose.DRAFT, node))
+        tree = Tree((*tree.tokens, token), (*tree.parents, parent), (*tree.laws, own))
+    probs = torch.from_numpy(np.array(tree.laws, dtype=np.float32))
+    return replace(blank, draft=Draft(list(tree.tokens), probs, parents=shape))
+
+
+def _text(claim: Claim, verdict: Verdict) -> tuple[int, ...]:
+    return (*claim.text, *(claim.draft.tokens[node] for node in verdict.path), verdict.token)

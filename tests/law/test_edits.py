@@ -21,7 +21,10 @@ from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.sampling.rows import PLAIN, Row, edit
 from engine.verify import law
-from engine.verify.chain import Claim, verify
+from engine.verify.claim import Claim
+from engine.verify.law_block import block_law
+from engine.verify.law_tree import tree_law
+from engine.verify.step import verify
 from tests.law.test_round_law import extended, target_joint
 
 V = 40
@@ -183,11 +186,18 @@ def test_a_round_over_edited_rows_has_the_joint_law_of_the_target(changes: dict[
 
     p = {prefix: exact(target, prefix) for prefix in prefixes}
     assert len({tuple(row) for row in p.values()}) > 1, "no edit looked at its prefix"
-    got = extended(law.round_law(fast(target), fast(draft), k, size), p, k, size)
     wanted = target_joint(p, k, size)
-    assert got.keys() <= wanted.keys()
-    for outcome, mass in wanted.items():
-        assert got.get(outcome, 0.0) == pytest.approx(mass, abs=2e-6)
+    mine, theirs = fast(target), fast(draft)
+    inner = {prefix: own for prefix, own in theirs.items() if len(prefix) < k}
+    for outcomes in (
+        law.round_law(mine, theirs, k, size),
+        block_law(mine, inner, size),
+        tree_law(mine, theirs, [-1, -1, 0, 0], size),
+    ):
+        got = extended(outcomes, p, k, size)
+        assert got.keys() <= wanted.keys()
+        for outcome, mass in wanted.items():
+            assert got.get(outcome, 0.0) == pytest.approx(mass, abs=5e-6)
 
 
 @settings(max_examples=60, deadline=None)
