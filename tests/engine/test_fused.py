@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -93,6 +94,33 @@ def test_ragged_batches_equal_the_lean_forwards(
         spread = wanted.float().max(-1).values - wanted.float().min(-1).values
         error = (got.float() - wanted.float()).abs().max(-1).values / spread
         assert float(error.max()) < 0.04, lengths
+
+
+@pytest.mark.parametrize("block_size", [16, 4])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_trees_equal_the_lean_forwards(
+    tmp_path: Path, native: NativeOps, shape: str, block_size: int
+) -> None:
+    """Trees of up to 64 rows, whose rows no tile holds together, beside a chain, behind texts of all lengths."""
+    changes = dict(SHAPES[shape])
+    both = Both(make_model_dir(tmp_path, changes.pop("family", "llama"), **changes), native, block_size)
+    rng = np.random.default_rng(5)
+    tables = [BlockTable(both.pool) for _ in range(4)]
+    prompts = [
+        Span(t, 0, rng.integers(300, size=n).tolist(), 1)
+        for t, n in zip(tables, (17, 64, 3, 40), strict=True)
+    ]
+    both.run(*prompts)
+    spans = []
+    for prompt, nodes in zip(prompts, (9, 63, 24, None), strict=True):
+        prompt.table.commit(prompt.end)
+        parents = None if nodes is None else [int(rng.integers(max(-1, n - 6), n)) for n in range(nodes)]
+        rows = 5 if parents is None else len(parents) + 1
+        spans.append(Span(prompt.table, prompt.end, rng.integers(300, size=rows).tolist(), rows, parents))
+    wanted, got = both.run(*spans)
+    spread = wanted.float().max(-1).values - wanted.float().min(-1).values
+    error = (got.float() - wanted.float()).abs().max(-1).values / spread
+    assert float(error.max()) < 0.04
 
 
 def test_the_loader_takes_it_and_says_so(tmp_path: Path, kernel_cache: Path, native: NativeOps) -> None:
