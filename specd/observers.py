@@ -71,8 +71,9 @@ class Ledger:
         self.load_state, self.kv = report.load_state, report.kv
         for one in report.rounds:
             self._rounds.append((report.step, one))
+            of_class = self._classes[one.traffic_class]
             if one.is_evidence:
-                self._classes[one.traffic_class].add(one.examined, one.accepted)
+                of_class.add(one.examined, one.accepted)
 
     def idle(self, idle: Idle) -> None:
         """Nothing runs."""

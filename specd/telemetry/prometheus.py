@@ -162,8 +162,8 @@ class Metrics:
             self._lengths[proposer].add(k, times)
             if drafted:
                 self._proposers[proposer].add(drafted, examined, accepted, times)
+            of_class = evidence.setdefault(traffic_class, [0, 0])
             if proposer != GRAMMAR:
-                of_class = evidence.setdefault(traffic_class, [0, 0])
                 of_class[0] += examined * times
                 of_class[1] += accepted * times
         for name, (examined, accepted) in evidence.items():

@@ -14,11 +14,11 @@ def a_rule(**keys):
     return RuleSection(**{"below": 0.5, "window_seconds": 10.0, "min_examined": 4, **keys})
 
 
-def rounds(accepted, *, count=1, traffic_class="chat", drafted=4):
+def rounds(accepted, *, count=1, traffic_class="chat", drafted=4, proposer="ngram"):
     """Rounds that kept `accepted` tokens of `drafted`."""
     examined = min(accepted + 1, drafted)
     return [
-        Round("r", traffic_class, "ngram", drafted, drafted, examined, accepted, "acceptance", "")
+        Round("r", traffic_class, proposer, drafted, drafted, examined, accepted, "acceptance", "")
     ] * count
 
 
@@ -41,6 +41,15 @@ def test_rounds_that_drafted_nothing_are_no_evidence():
     evidence.observe(rounds(0, count=4), now=1.0)
     evidence.observe(rounds(0, drafted=0, count=100), now=2.0)
     assert evidence.counts("chat", 10.0, 2.0) == Counts(examined=4, accepted=0)
+
+
+def test_tokens_that_a_grammar_forces_are_no_evidence():
+    """They are kept whatever the draft is worth: counted, they would hide that it has become worthless."""
+    evidence = Evidence(10.0)
+    evidence.observe(rounds(4, count=100, proposer="grammar"), now=0.0)
+    assert evidence.classes() == []
+    evidence.observe(rounds(0, count=4) + rounds(4, count=100, proposer="grammar"), now=1.0)
+    assert evidence.counts("chat", 10.0, 1.0) == Counts(examined=4, accepted=0)
 
 
 def test_evidence_leaves_with_the_window():

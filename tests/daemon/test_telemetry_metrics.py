@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api import Idle, KVUsage, Output, PhaseSeconds, Round, StepReport
 from policies.base import LoadState, Reason
+from specd.observers import Ledger
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.tally import Acceptance, Rate
 
@@ -173,6 +174,17 @@ def test_acceptance_is_nan_until_something_was_examined():
     assert math.isnan(value(metrics, "specd_acceptance", **{"class": "chat"}))
     metrics.observe_step(a_step([a_round()]), 0.0)
     assert value(metrics, "specd_acceptance", **{"class": "chat"}) == pytest.approx(2 / 3)
+
+
+def test_forced_tokens_are_counted_but_are_no_acceptance():
+    """They have a proposer's label of their own; a class's acceptance, for dashboard and admin, is of real drafts."""
+    metrics, ledger = Metrics(version="1"), Ledger()
+    step = a_step([a_round(proposer="grammar", examined=4, accepted=4)])
+    metrics.observe_step(step, 0.0)
+    ledger.step(step)
+    assert value(metrics, "specd_spec_decode_num_accepted_tokens_total", proposer="grammar") == 4
+    assert math.isnan(value(metrics, "specd_acceptance", **{"class": "chat"}))
+    assert ledger.acceptance() == {"chat": None}
 
 
 def test_acceptance_follows_the_evidence_and_waits_where_there_is_none():

@@ -17,8 +17,10 @@ from engine.grammar.compiler import MAX_BYTES, GrammarCompiler, compile_grammar
 from engine.grammar.errors import GrammarError
 from engine.grammar.state import Standing
 from engine.grammar.vocabulary import GrammarVocabulary, members
+from engine.rounds import granted
+from engine.sequence import text_id
 from engine.verify.law import processed
-from policies.base import Reason
+from policies.base import Decision, Reason
 from policies.settings import LoadSettings, PolicySettings
 from tests.engine.conftest import MakeEngine, finish, generate, request
 from tests.tiny import VOCABULARY, make_tokenizer
@@ -101,6 +103,11 @@ def text_of(output: Output) -> str:
 def constrained(name: str, grammar: Grammar | None = None, **changes: object):
     grammar = grammar or GRAMMARS[name]
     return request(name, PROMPT, **{"max_tokens": 200, "ignore_eos": False, "grammar": grammar} | changes)
+
+
+def one(character: str) -> int:
+    (token,) = TOKENIZER.encode(character).ids
+    return token
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +221,61 @@ def test_forced_tokens_are_free_drafts_even_while_load_has_drafting_off(make_eng
     assert last.report.proposers["grammar"] == len(forced)
     assert last.report.rounds < last.report.tokens / 2
     assert not [c for c in engine.policy.class_acceptance() if c.proposer == "grammar"]
+
+
+def test_a_forced_draft_that_the_kv_pool_shortens_stays_forced() -> None:
+    decision = Decision(5, Reason.FORCED, "forced")
+    assert granted(decision, 3).reason is Reason.FORCED
+    assert granted(decision, 0).reason is Reason.NO_ROOM
+
+
+def test_each_of_several_texts_follows_the_grammar_by_itself(make_engine: MakeEngine) -> None:
+    """And a pool so small that texts are preempted and computed anew changes none of them."""
+    short = {"temperature": 1.0, "max_tokens": 40}
+    requests = [constrained("regex", n=4, **short), constrained("lark", **short)]
+    texts = {name: text_of(output) for name, output in generate(make_engine(), *requests).items()}
+    assert len(texts) == 5
+    assert len(set(texts.values())) > 2
+    assert all(follows(name.partition("#")[0], text) for name, text in texts.items())
+    engine = make_engine(kv_bytes=48 << 10, prefix_cache=False)
+    for each in requests:
+        engine.submit(each)
+    found: dict[str, list[int]] = {}
+    preempted = 0
+    while engine.has_work:
+        report = engine.step()
+        preempted += report.preempted
+        for output in report.outputs:
+            found.setdefault(text_id(output.id, output.index), []).extend(output.tokens)
+    assert preempted > 0
+    assert {name: TOKENIZER.decode(tokens) for name, tokens in found.items()} == texts
+
+
+def test_the_grammars_end_comes_before_min_tokens_and_its_start_does_not(make_engine: MakeEngine) -> None:
+    """An end that the grammar allows waits for min_tokens; one that it demands does not."""
+    grammar = Grammar("regex", "1{1,12}")
+    for wanted, shortest in ((8, 8), (30, 12)):
+        for kind in ("none", "layer-skip"):
+            seeds = [
+                constrained(str(s), grammar, temperature=2.0, seed=s, min_tokens=wanted) for s in range(8)
+            ]
+            outputs = generate(make_engine(kind), *seeds)
+            assert all(output.finish == "stop" for output in outputs.values())
+            assert min(len(text_of(output)) for output in outputs.values()) >= shortest
+
+
+@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+@pytest.mark.parametrize("banned", ["1", "78"])
+def test_a_grammar_and_limits_that_exclude_each_other_end_with_a_sentence(
+    make_engine: MakeEngine, kind: str, banned: str
+) -> None:
+    """At once, and where a draft leads there."""
+    grammar = Grammar("choice", '["17", "18"]')
+    for temperature in (0.0, 1.0):
+        limits = {"temperature": temperature, "banned_tokens": tuple(one(digit) for digit in banned)}
+        output = generate(make_engine(kind), constrained("a", grammar, **limits))["a"]
+        assert output.finish == "error"
+        assert "exclude each other" in output.error
 
 
 @pytest.mark.parametrize("changes", [{"speculate": False}, {"k": 0}])

@@ -15,8 +15,8 @@ from policies.settings import LoadSettings, PolicySettings
 ROOMY = LoadSettings(table=((1000, 16),), off_above=1000)
 
 
-def view(name="r", *, traffic_class="chat", remaining=1000, speculate=True, fixed_k=None):
-    return RequestView(name, traffic_class, "t", remaining, 100, speculate, fixed_k)
+def view(name="r", *, traffic_class="chat", remaining=1000, speculate=True, fixed_k=None, forced=0):
+    return RequestView(name, traffic_class, "t", remaining, 100, speculate, fixed_k, forced)
 
 
 def rounds(count, accepted, *, request="r", traffic_class="chat"):
@@ -40,6 +40,7 @@ views = st.builds(
     remaining=st.integers(1, 20),
     speculate=st.booleans(),
     fixed_k=st.none() | st.integers(0, 16),
+    forced=st.sampled_from([0, 0, 1, 7, 16]),
 )
 batches = st.lists(views, max_size=6, unique_by=lambda request: request.request)
 settings = st.builds(
@@ -69,7 +70,9 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
             assert decision.k <= (16 if request.fixed_k is None else request.fixed_k)
             assert decision.k == 0 or (request.speculate and rules.kind != "off")
             under_load = controller.load_state is LoadState.OFF and decision.reason is Reason.PROBE
-            assert decision.k <= cap or under_load
+            forced = decision.reason is Reason.FORCED
+            assert decision.k <= cap or under_load or forced
+            assert not forced or 0 < decision.k <= request.forced
             assert decision.text
         controller.observe(
             [
@@ -221,6 +224,37 @@ def test_nothing_is_kept_of_requests_that_have_ended():
         controller.forget(f"r{number}")
     assert not controller._estimates._requests
     assert not controller._probes._history
+
+
+@pytest.mark.parametrize(
+    ("rules", "request_view", "running", "expected"),
+    [
+        ({}, view(forced=5), 1, (5, Reason.FORCED)),
+        ({"prior": 0.02}, view(forced=5), 1, (5, Reason.FORCED)),
+        ({"load": LoadSettings(off_above=4)}, view(forced=5), 9, (5, Reason.FORCED)),
+        ({"k_max": 3}, view(forced=5), 1, (3, Reason.FORCED)),
+        ({}, view(forced=5, remaining=3), 1, (2, Reason.FORCED)),
+        ({}, view(forced=5, fixed_k=2), 1, (2, Reason.FORCED)),
+        ({}, view(forced=5, fixed_k=0), 1, (0, Reason.REQUEST_FIXED)),
+        ({}, view(forced=5, speculate=False), 1, (0, Reason.REQUEST_OFF)),
+        ({"kind": "off"}, view(forced=5), 1, (0, Reason.DISABLED)),
+    ],
+)
+def test_forced_tokens_are_drafted_whatever_acceptance_and_load_say(rules, request_view, running, expected):
+    """They are always kept. Only who wants plain decoding, the lengths allowed and the room left stand against it."""
+    decision = only(Controller(PolicySettings(**rules)), request_view, running=running)
+    assert (decision.k, decision.reason) == expected
+
+
+def test_nothing_is_learned_from_forced_tokens():
+    """Neither that all is accepted, nor that the request has drafted: its next probe comes when it would have."""
+    controller = Controller(PolicySettings(prior=0.01, probe_every=3))
+    kinds = []
+    for step in range(8):
+        kinds.append(only(controller, view(forced=4 if step % 2 else 0)).reason)
+        controller.observe([Observation("r", "chat", "grammar", 4, 4, 4)])
+    assert controller.class_acceptance() == []
+    assert kinds[::2] == [Reason.LOW_ACCEPTANCE, Reason.LOW_ACCEPTANCE, Reason.PROBE, Reason.LOW_ACCEPTANCE]
 
 
 def test_before_the_first_step_the_load_allows_everything():

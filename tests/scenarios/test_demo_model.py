@@ -1,5 +1,6 @@
 """The demo model through the official client, as a newcomer meets it."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,3 +76,34 @@ def test_k_adapts_to_the_text(daemon: RealDaemon) -> None:
     assert mean_k(copied.specd) > mean_k(told.specd)
     acceptance = daemon.status()["acceptance"]
     assert acceptance["copies"] > 0.8
+
+
+def test_it_answers_in_the_shape_of_a_schema(daemon: RealDaemon) -> None:
+    """Test that a JSON schema is kept to, and that what it leaves no choice about costs no rounds."""
+    capital = {
+        "type": "object",
+        "properties": {
+            "country": {"enum": ["France", "Germany"]},
+            "capital": {"type": "string", "maxLength": 20},
+            "inhabitants": {"type": "integer", "minimum": 0, "maximum": 99_999_999},
+        },
+        "required": ["country", "capital", "inhabitants"],
+        "additionalProperties": False,
+    }
+    with daemon.client() as client:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "Which is the capital of France? Answer in JSON."}],
+            temperature=0,
+            max_tokens=80,
+            response_format={"type": "json_schema", "json_schema": {"name": "capital", "schema": capital}},
+            extra_body={"specd": {"report": True}},
+        )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "stop"
+    found = json.loads(choice.message.content)
+    assert found.keys() == capital["properties"].keys()
+    assert found["country"] == "France"
+    assert "Paris" in found["capital"]
+    assert answer.specd["proposers"]["grammar"] > 0
+    assert answer.specd["rounds"] < answer.usage.completion_tokens
