@@ -190,3 +190,15 @@ def test_an_argument_that_the_attention_would_ignore_is_refused() -> None:
         paged.attention_forward(
             torch.nn.Identity(), rows, rows, rows, None, specd=paged.Probe(), block_indices=rows
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "deepseek_v3"])
+def test_half_precision_stays_within_the_self_checks_tolerance(
+    tmp_path: Path, kernels: Path | None, kind: str, dtype: torch.dtype
+) -> None:
+    """Rounding, and experts that it may choose differently, must not look like a wrong cache: load would refuse."""
+    said: list[str] = []
+    load(make_model_dir(tmp_path, kind), dtype, CPU, said.append, cache=kernels)
+    assert not any(line.startswith("not used") for line in said)
+    assert said[-1].startswith("self-check passed")
