@@ -46,26 +46,26 @@ class TileAttention {
         const int64_t lowest = tree_ ? start : start + tile.first / share, highest = end - 1;
         int64_t key = window > 0 ? std::max<int64_t>(0, lowest - window + 1) / kQueries * kQueries : 0;
         const int64_t* table = spans.tables + tile.span * spans.table_stride;
-        const Lines lines{kv_heads * dim, tile.from * dim, (tile.to - tile.from) * dim};
-        int64_t groups = find_slots(table, block_size, key, end);
-        for (int64_t g = 0; g < groups; g++) lines.fetch(keys, slots_[g]);
+        keys_.begin(keys, kv_heads * dim, tile.from * dim, (tile.to - tile.from) * dim);
+        values_.begin(values, kv_heads * dim, tile.from * dim, (tile.to - tile.from) * dim);
+        int64_t groups = find_slots(table, block_size, key, end, slots_);
+        keys_.expect(slots_, groups);
+        values_.expect(slots_, groups);
+        keys_.fetch(kAll);
         for (; key < end; key += kChunk) {
-            // Blocks lie apart and hardware does not foresee the next one: what is needed next is asked for now.
-            for (int64_t g = 0; g < groups; g++) {
-                lines.fetch(values, slots_[g]);
-                score(keys, kv_heads, slots_[g], tile, scores_ + g * 16 * kQueries);
-            }
+            values_.fetch(kAll);
+            for (int64_t g = 0; g < groups; g++) score(keys, kv_heads, slots_[g], tile, scores_ + g * 16 * kQueries);
+            int64_t ahead[kChunk / 16];
+            const int64_t next = find_slots(table, block_size, key + kChunk, end, ahead);
+            keys_.expect(ahead, next);
+            values_.expect(ahead, next);
             const bool inside = key + 16 * groups <= lowest + 1 && (window <= 0 || key > highest - window);
             weigh(key, 16 * groups, inside, scaling, window, top, sum);
-            int64_t next = 0;
             for (int64_t head = tile.from; head < tile.to; head++) {
-                pair_values(values, kv_heads, head, groups);
-                if (head == tile.to - 1) {
-                    next = find_slots(table, block_size, key + kChunk, end);
-                    for (int64_t g = 0; g < next; g++) lines.fetch(keys, slots_[g]);
-                }
+                pair_values(values, kv_heads, head, groups, tile.to - tile.from);
                 add_values(own * (head - tile.from), own, 8 * groups);
             }
+            std::copy(ahead, ahead + next, slots_);
             groups = next;
         }
         write(out, spans.first_row[tile.span], tile, heads, share, sum);
@@ -77,22 +77,46 @@ class TileAttention {
     // this back, for then what was summed is scaled by 2^-1e30.
     static constexpr float kUnseen = -1e30f;
 
-    // The cache lines of sixteen positions' keys or values, of some heads.
-    struct Lines {
-        int64_t stride, from, size;  // elements
-        void fetch(const bf16* store, int64_t slot) const {
-            const bf16* at = store + slot * stride + from;
-            for (int64_t key = 0; key < 16; key++, at += stride) {
-                for (int64_t line = 0; line < size; line += 32) _mm_prefetch(at + line, _MM_HINT_T0);
+    static constexpr int64_t kAll = 1 << 20, kLines = 12;  // two keys of three heads of 64, as they are used up
+
+    // Cache lines of keys or values that will be needed next. Blocks lie apart and hardware does not foresee the next
+    // one; and a core can wait for few lines at a time, so they are asked for in between, a few with each computation.
+    class Ahead {
+       public:
+        void begin(const bf16* store, int64_t stride, int64_t from, int64_t size) {
+            store_ = reinterpret_cast<const char*>(store + from);
+            stride_ = stride * static_cast<int64_t>(sizeof(bf16));
+            size_ = size * static_cast<int64_t>(sizeof(bf16));
+        }
+        void expect(const int64_t* slots, int64_t groups) {
+            slots_ = slots;
+            groups_ = groups;
+            group_ = key_ = line_ = 0;
+        }
+        void fetch(int64_t lines) {
+            while (lines > 0 && group_ < groups_) {
+                const char* at = store_ + (slots_[group_] + key_) * stride_;
+                for (; line_ < size_ && lines > 0; line_ += 64, lines--) _mm_prefetch(at + line_, _MM_HINT_T0);
+                if (line_ < size_) return;
+                line_ = 0;
+                if (++key_ == 16) {
+                    key_ = 0;
+                    group_++;
+                }
             }
         }
+
+       private:
+        const char* store_ = nullptr;
+        const int64_t* slots_ = nullptr;
+        int64_t stride_ = 0, size_ = 0, groups_ = 0, group_ = 0, key_ = 0, line_ = 0;
     };
 
-    // slots_ of the chunk's groups of sixteen keys; returns how many there are.
-    int64_t find_slots(const int64_t* table, int64_t block_size, int64_t key, int64_t end) {
+    // The chunk's groups of sixteen keys; returns how many there are.
+    static int64_t find_slots(const int64_t* table, int64_t block_size, int64_t key, int64_t end, int64_t* slots) {
         int64_t groups = 0;
         for (int64_t at = key; at < std::min(key + kChunk, end); at += 16) {
-            slots_[groups++] = table[at / block_size] * block_size + at % block_size;
+            slots[groups++] = table[at / block_size] * block_size + at % block_size;
         }
         return groups;
     }
@@ -156,6 +180,7 @@ class TileAttention {
             const __m512 a = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + t * kQueries), best));
             const __m512 b = power_of_two(_mm512_sub_ps(_mm512_load_ps(scores_ + (t + 1) * kQueries), best));
             added = _mm512_add_ps(added, _mm512_add_ps(a, b));
+            keys_.fetch(kLines);
             const __m512i pair = _mm512_permutexvar_epi16(zipper(), reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
             _mm512_store_si512(weights_ + t / 2 * kQueries, pair);
         }
@@ -188,12 +213,13 @@ class TileAttention {
     }
 
     // values of key pairs: paired_ [pairs][dim] of (value of the even key, of the odd key)
-    void pair_values(const bf16* values, int64_t kv_heads, int64_t head, int64_t groups) {
+    void pair_values(const bf16* values, int64_t kv_heads, int64_t head, int64_t groups, int64_t heads) {
         const __m512i zip = zipper();
         for (int64_t g = 0; g < groups; g++) {
             const bf16* from = values + (slots_[g] * kv_heads + head) * dim_;
             uint32_t* to = paired_ + g * 8 * dim_;
             for (int64_t pair = 0; pair < 8; pair++, from += 2 * kv_heads * dim_, to += dim_) {
+                values_.fetch(kLines / heads + 1);
                 for (int64_t d = 0; d < dim_; d += 16) {
                     const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + d));
                     const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + kv_heads * dim_ + d));
@@ -262,6 +288,7 @@ class TileAttention {
     int64_t start_ = 0;
     __mmask16 columns_[kMostRows];  // by row of a tree: the queries that see it
     int64_t slots_[kChunk / 16];
+    Ahead keys_, values_;
     alignas(64) uint32_t queries_[kQueries * kMaxDim / 2 * kQueries];  // at most 16 heads of one query each
     alignas(64) float scores_[kChunk * kQueries];
     alignas(64) uint32_t weights_[kChunk / 2 * kQueries];

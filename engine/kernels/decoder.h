@@ -104,10 +104,11 @@ class Forward {
 #if SPECD_AMX
         plan();
 #endif
+        static std::vector<Worker> workers;  // not thread_local: finding one of those is a call, each time
+        if (workers.size() < static_cast<size_t>(omp_get_max_threads())) workers.resize(omp_get_max_threads());
 #pragma omp parallel
         {
-            static thread_local Worker worker;
-            Worker& me = worker;  // looked up once: the lookup is a call
+            Worker& me = workers[omp_get_thread_num()];
             Tiles tiles(s_.rows);
             embed();
             for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i], me);

@@ -67,7 +67,7 @@ class BlockPool:
             block, _ = self._cached.popitem(last=False)
             self._withdraw(block)
             self._free.append(block)
-        taken = self._free[len(self._free) - count :]
+        taken = self._free[len(self._free) - count :][::-1]  # rising where it can be: memory is read in order
         del self._free[len(self._free) - count :]
         for block in taken:
             self._holders[block] = 1

@@ -1,5 +1,6 @@
 """An engine over a tiny model, fp32, whose KV pool is checked after every test."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,9 +32,10 @@ def tiny(tiny_dir: Path) -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache directory with the native kernels in it: compiling them takes seconds."""
+    """A cache directory with the native kernels in it, where there is a compiler: it takes seconds."""
     folder = tmp_path_factory.mktemp("kernels")
-    build(folder)
+    if shutil.which("g++"):
+        build(folder)
     return folder
 
 

@@ -20,7 +20,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from engine.attention import paged
 from engine.batch import Span, pack
-from engine.kernels.native import build
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
@@ -62,8 +61,8 @@ class Family:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    return build(tmp_path_factory.mktemp("kernels")).parent if shutil.which("g++") else None
+def kernels(kernel_cache: Path) -> Path | None:
+    return kernel_cache if shutil.which("g++") else None
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

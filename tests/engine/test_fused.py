@@ -34,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "biases": {"family": "qwen2", "head_dim": 32},
     "window": {"family": "mistral", "head_dim": 32, "sliding_window": 21},
 }
+TREES = ([-1, 0, 0, -1], [-1] * 20 + [3, 19, 20], 3, [0 if i else -1 for i in range(40)])
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +79,17 @@ class Both:
 def test_ragged_batches_equal_the_lean_forwards(
     tmp_path: Path, native: NativeOps, shape: str, block_size: int
 ) -> None:
-    """Long and short chunks, decodes and verifies together, over some steps; what a step wrote the next one reads."""
+    """Long and short chunks, decodes, verifies and at last trees together, over some steps that read one another."""
     changes = dict(SHAPES[shape])
     both = Both(make_model_dir(tmp_path, changes.pop("family", "llama"), **changes), native, block_size)
     generator = torch.Generator().manual_seed(3)
     tables = [BlockTable(both.pool) for _ in range(4)]
-    for lengths in ((70, 3, 18, 1), (1, 1, 1, 1), (5, 1, 9, 2), (1, 33, 2, 4), (2,)):
+    for lengths in ((70, 3, 18, 1), (1, 1, 1, 1), (5, 1, 9, 2), (1, 33, 2, 4), (2,), TREES):
         spans = []
-        for table, length in zip(tables, lengths, strict=False):
+        for table, rows in zip(tables, lengths, strict=False):
+            parents, length = (None, rows) if isinstance(rows, int) else (rows, len(rows) + 1)
             tokens = torch.randint(300, (length,), generator=generator).tolist()
-            spans.append(Span(table, table.committed, tokens, min(length, 6)))
+            spans.append(Span(table, table.committed, tokens, min(length, 6), parents))
         wanted, got = both.run(*spans)
         for span in spans:
             span.table.commit(span.end)

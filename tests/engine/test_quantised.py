@@ -1,6 +1,5 @@
 """Quantised linears: each fast path is its specification, and the quantised model is the target, exactly."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -194,10 +193,9 @@ def exact(tiny_dir: Path) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def said_of_bf16(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, list[str]]:
+def said_of_bf16(tiny_dir: Path, kernel_cache: Path) -> tuple[LoadedModel, list[str]]:
     said: list[str] = []
-    cache = tmp_path_factory.mktemp("kernels") if shutil.which("g++") else None
-    return load(tiny_dir, torch.bfloat16, CPU, said.append, cache=cache, quantization="int8"), said
+    return load(tiny_dir, torch.bfloat16, CPU, said.append, cache=kernel_cache, quantization="int8"), said
 
 
 @torch.inference_mode()
