@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from engine.api import DraftSettings, Grammar, Output
 from engine.core import Engine
+from engine.draft.base import Draft
+from engine.draft.constrained import fit
 from engine.grammar.compiler import MAX_BYTES, GrammarCompiler, compile_grammar
 from engine.grammar.errors import GrammarError
-from engine.grammar.state import Standing
+from engine.grammar.state import Spot, Standing
 from engine.grammar.vocabulary import GrammarVocabulary, members
 from engine.rounds import granted
 from engine.sequence import text_id
@@ -24,6 +26,7 @@ from engine.verify.law import processed
 from policies.base import Decision, Reason
 from policies.settings import LoadSettings, PolicySettings
 from tests.engine.conftest import MakeEngine, finish, generate, request
+from tests.engine.orchard import with_trees
 from tests.tiny import VOCABULARY, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -132,6 +135,37 @@ def test_every_text_follows_its_grammar_in_a_mixed_batch(
         assert outputs[name].finish == "stop", (name, outputs[name].error)
         assert follows(name, text_of(outputs[name])), (name, text_of(outputs[name]))
     assert outputs["free"].tokens == free, "who has no grammar notices nothing"
+
+
+class ByHand:
+    """A grammar's state in which 5 is never allowed, and 9 ends the text."""
+
+    def allows(self, path: list[int], token: int) -> bool:
+        return token != 5 and 9 not in path
+
+    def spot(self, path: list[int]) -> Spot:
+        return Spot(Standing.ENDED if path[-1] == 9 else Standing.OPEN, None)
+
+
+def test_each_branch_of_a_draft_is_cut_where_the_grammar_does_not_let_it_go_on() -> None:
+    """A certain tree loses the tokens themselves; of a drawn one they stay, and what hangs at them goes."""
+    certain = Draft([3, 5, 4, 9, 6, 7], parents=[-1, -1, 0, 0, 1, 3])
+    assert fit(certain, ByHand()) == Draft([3, 4], parents=[-1, 0])
+    drawn = certain._replace(probs=torch.arange(6.0)[:, None])
+    kept = fit(drawn, ByHand())
+    assert (kept.tokens, kept.parents) == ([3, 5, 4, 9], [-1, -1, 0, 0])
+    assert kept.probs[:, 0].tolist() == [0, 1, 2, 3]
+    assert fit(Draft([3, 5, 4]), ByHand()) == Draft([3])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_trees_change_no_token(make_engine: MakeEngine, temperature: float) -> None:
+    """The text that comes, among branches that the grammar forbids or allows."""
+    requests = [constrained(name, temperature=temperature, seed=3) for name in GRAMMARS]
+    plain = generate(make_engine("none"), *requests)
+    drafted, _ = with_trees(make_engine("none", k=8), plain, *requests)
+    assert {n: o.tokens for n, o in drafted.items()} == {n: o.tokens for n, o in plain.items()}
+    assert sum(sum(o.report.accepted) for o in drafted.values()) > 20
 
 
 @pytest.mark.parametrize(("kind", "temperature"), [("ngram", 0.0), ("layer-skip", 0.0), ("ngram", 1.0)])

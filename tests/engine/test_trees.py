@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import Output, Request
+from engine.api import Output
 from engine.attention.native import NativePagedAttention
 from engine.attention.paged import Extras, PagedAttention
 from engine.attention.plan import plan_attention
 from engine.batch import Span, pack
-from engine.core import Engine
 from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.layer_skip import LayerSkipProposer
 from engine.draft.shape import chain, children, depths, misshapen, path, sights
@@ -28,6 +27,7 @@ from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.verify.draw import draw
 from tests.engine.conftest import MakeEngine, generate, request
+from tests.engine.orchard import with_proposer, with_trees
 from tests.tiny import VOCABULARY, make_model_dir
 
 CPU = torch.device("cpu")
@@ -130,39 +130,6 @@ def test_an_accepted_paths_keys_follow_the_text() -> None:
     memory.move([])
 
 
-class Orchard:
-    """Hides the true continuation, which it was told, among wrong branches; everything follows from the text."""
-
-    name = "orchard"
-    cost = 0.0
-
-    def __init__(self, truth: dict[str, list[int]]) -> None:
-        self._truth = truth
-        self.shapes: set[tuple[int, ...]] = set()
-
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self._draft(ask) for ask in asks]
-
-    def forget(self, request: str) -> None:
-        pass
-
-    def _draft(self, ask: Ask) -> Draft:
-        text = ask.sequence.text
-        rng = np.random.default_rng([len(text), *map(ord, ask.sequence.id)])
-        truth = iter(self._truth[ask.sequence.id][len(text) :])
-        tokens: list[int] = []
-        parents: list[int] = []
-        trunk = -1  # where the true branch has come to
-        for node in range(ask.k):
-            true = rng.random() < 0.4
-            token = next(truth, None) if true else None
-            parents.append(trunk if true else int(rng.integers(-1, node)))
-            tokens.append(int(rng.integers(3, VOCABULARY)) if token is None else token)
-            trunk = node if true else trunk
-        self.shapes.add(tuple(parents))
-        return Draft(tokens, parents=parents)
-
-
 RNG = np.random.default_rng(3)
 PROMPTS = [[int(t) for t in RNG.integers(3, VOCABULARY, size=n)] for n in (5, 16, 37)]
 REQUESTS = [
@@ -172,18 +139,6 @@ REQUESTS = [
         for i, p in enumerate(PROMPTS)
     ),
 ]
-
-
-def with_proposer(engine: Engine, proposer: object) -> Engine:
-    engine._proposer = proposer
-    return engine
-
-
-def with_trees(
-    engine: Engine, plain: dict[str, Output], *requests: Request
-) -> tuple[dict[str, Output], Orchard]:
-    orchard = Orchard({name: output.tokens for name, output in plain.items()})
-    return generate(with_proposer(engine, orchard), *requests), orchard
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2"])

@@ -1,0 +1,56 @@
+"""A proposer of trees, for tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.api import Output, Request
+from engine.core import Engine
+from engine.draft.base import Ask, Draft
+from tests.engine.conftest import generate
+from tests.tiny import VOCABULARY
+
+
+class Orchard:
+    """Hides the true continuation, which it was told, among wrong branches; everything follows from the text."""
+
+    name = "orchard"
+    cost = 0.0
+
+    def __init__(self, truth: dict[str, list[int]]) -> None:
+        self._truth = truth
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._draft(ask) for ask in asks]
+
+    def forget(self, request: str) -> None:
+        pass
+
+    def _draft(self, ask: Ask) -> Draft:
+        text = ask.sequence.text
+        rng = np.random.default_rng([len(text), *map(ord, ask.sequence.id)])
+        truth = iter(self._truth[ask.sequence.id][len(text) :])
+        tokens: list[int] = []
+        parents: list[int] = []
+        trunk = -1  # where the true branch has come to
+        for node in range(ask.k):
+            true = rng.random() < 0.4
+            token = next(truth, None) if true else None
+            parents.append(trunk if true else int(rng.integers(-1, node)))
+            tokens.append(int(rng.integers(3, VOCABULARY)) if token is None else token)
+            trunk = node if true else trunk
+        self.shapes.add(tuple(parents))
+        return Draft(tokens, parents=parents)
+
+
+def with_proposer(engine: Engine, proposer: object) -> Engine:
+    engine._proposer = proposer
+    return engine
+
+
+def with_trees(
+    engine: Engine, plain: dict[str, Output], *requests: Request
+) -> tuple[dict[str, Output], Orchard]:
+    orchard = Orchard({name: output.tokens for name, output in plain.items()})
+    return generate(with_proposer(engine, orchard), *requests), orchard
