@@ -54,6 +54,8 @@ class FusedForward:
         if not (native.squeezes and LeanForward.suits(model) and model.config.intermediate_size % _TILE == 0):
             return False
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        if not linears:  # they are quantised
+            return False
         return all(can_squeeze(linear.weight) for linear in linears)
 
     @property
