@@ -6,19 +6,26 @@ CUDA graph attend, whose kernels find other numbers in the same places at each r
     spans        | a  a  a | b | c  c  c  c  c  c  c  c  c  c |
     rows         | 0  1  2 | 3 | 4  5  6  7  8  9 10 11 12 13 |
     tiles        |    0    | 1 |           2           |   3  |     at most 8 rows of one span each
-    starts       | 0  0  0 | 2 | 3  3  3  3  3  3  3  3  3  3 |     where the row's table begins in `blocks`
+    roots        | 0  0  0 | 3 | 4  4  4  4  4  4  4  4  4  4 |     the span's first row
+    starts       | 9  9  9 | 4 | 0  0  0  0  0  0  0  0  0  0 |     the place of its key
+    tables       | 0  0  0 | 2 | 3  3  3  3  3  3  3  3  3  3 |     where the row's block table begins in `blocks`
     blocks       | 7  4 | 0 | 3  9  1 |                             tables, one after another
+
+A key's place in its table is its position, but for the rows of a tree: their keys' positions are the rows' own, and
+`sights` has whom they see.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from engine.attention.paged import Extras
 from engine.attention.plan import PREFILL_ROWS
 from engine.batch import RaggedBatch, Span
+from engine.draft.shape import sights
 from engine.kv.memory import KVMemory
 from engine.transfer import upload
 
@@ -26,16 +33,26 @@ _DEPTH: Final = 8
 _PREFILL_DEPTH: Final = 32  # more rows share the reading of a key
 
 
+class Columns(NamedTuple):
+    """Where each row's keys are, and which rows attend together. All int64."""
+
+    positions: Tensor  # [T]
+    slots: Tensor  # [T]
+    roots: Tensor  # [T]
+    starts: Tensor  # [T]
+    tables: Tensor  # [T]
+    sights: Tensor  # [T], bit r: sees row r of its span; 0: a chain's row, which sees all before it
+    first_rows: Tensor  # [G]
+    rows: Tensor  # [G], at most `depth`; 0: the tile is empty
+    ends: Tensor  # [G], the place behind the last key that the tile sees
+    blocks: Tensor  # [M]
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Where each row's keys are, and which rows attend together."""
+    """The tiles of one forward."""
 
-    positions: Tensor  # [T] int64
-    slots: Tensor  # [T] int64
-    starts: Tensor  # [T] int64
-    first_rows: Tensor  # [G] int64
-    rows: Tensor  # [G] int64, at most `depth`; 0: the tile is empty
-    blocks: Tensor  # [M] int64
+    columns: Columns
     depth: int
     block_size: int
 
@@ -61,7 +78,7 @@ class TiledAttention:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, extras: Extras) -> Tensor:
         """See AttentionContext."""
         keys, values = self._memory.keys[layer], self._memory.values[layer]
-        self._kernels.write(key, value, keys, values, self._tiles.slots)
+        self._kernels.write(key, value, keys, values, self._tiles.columns.slots)
         return self._kernels.attend(query, keys, values, self._tiles, extras)
 
 
@@ -77,29 +94,38 @@ def lay_out_padded(batch: RaggedBatch, block_size: int) -> Tiles:
 
 
 def _tiles(batch: RaggedBatch, block_size: int, depth: int, tiles: int) -> Tiles:
-    starts, blocks = _tables(batch.spans, block_size)
-    cut = _cut(batch.spans, depth)
-    cut += [(0, 0)] * (tiles - len(cut))
-    columns = upload([starts, *zip(*cut, strict=True), blocks], batch.slots.device)
-    row_starts, first_rows, rows, tables = columns
-    return Tiles(batch.positions[0], batch.slots, row_starts, first_rows, rows, tables, depth, block_size)
+    by_row, blocks = _rows(batch.spans, block_size)
+    by_tile = _cut(batch.spans, depth)
+    by_tile += [(0, 0, 0)] * (tiles - len(by_tile))
+    columns = upload([*zip(*by_row, strict=True), *zip(*by_tile, strict=True), blocks], batch.slots.device)
+    return Tiles(Columns(batch.positions[0], batch.slots, *columns), depth, block_size)
 
 
-def _tables(spans: Sequence[Span], block_size: int) -> tuple[list[int], list[int]]:
-    """Each row's start in `blocks`, and `blocks`."""
-    starts: list[int] = []
+def _rows(spans: Sequence[Span], block_size: int) -> tuple[list[tuple[int, int, int, int]], list[int]]:
+    """Root, start, table and sight of each row; all tables' blocks."""
+    rows: list[tuple[int, int, int, int]] = []
     blocks: list[int] = []
     for span in spans:
-        starts += [len(blocks)] * len(span.tokens)
+        count, root = len(span.tokens), len(rows)
+        seen = [0] * count if span.parents is None else _signed(sights(span.parents))
+        rows += [(root, span.start, len(blocks), sight) for sight in seen]
         blocks += span.blocks(block_size)
-    return starts, blocks
+    return rows, blocks
 
 
-def _cut(spans: Sequence[Span], depth: int) -> list[tuple[int, int]]:
-    """First row and number of rows of each tile."""
-    tiles, row = [], 0
+def _signed(bits: Sequence[int]) -> list[int]:
+    """Sets of 64 bits as int64 holds them."""
+    return np.array(bits, dtype=np.uint64).view(np.int64).tolist()
+
+
+def _cut(spans: Sequence[Span], depth: int) -> list[tuple[int, int, int]]:
+    """First row, number of rows and end of each tile."""
+    tiles, root = [], 0
     for span in spans:
-        end = row + len(span.tokens)
-        tiles += [(first, min(depth, end - first)) for first in range(row, end, depth)]
-        row = end
+        length = len(span.tokens)
+        for first in range(0, length, depth):
+            last = min(first + depth, length)
+            end = span.start + last  # a row of a tree sees none behind it either
+            tiles.append((root + first, last - first, end))
+        root += length
     return tiles

@@ -16,6 +16,8 @@ from engine.attention.tiles import Tiles
 
 _KEYS: Final = 64  # keys in one piece
 _SMALLEST: Final = 16  # the least that a matrix product takes on each side
+# They are views into one upload: their alignment changes from step to step, and must not compile the kernel anew.
+_COLUMNS: Final = ["positions", "roots", "starts", "tables", "sights", "first_rows", "rows", "ends", "blocks"]
 
 
 class TritonKernels:
@@ -38,9 +40,10 @@ class TritonKernels:
         (heads, dim), (kv_heads, value_dim) = query.shape[1:], values.shape[1:]
         share = heads // kv_heads
         out = query.new_empty(query.shape[0], heads, value_dim)
-        _attend[len(tiles.rows), kv_heads](
+        by = tiles.columns
+        _attend[len(by.rows), kv_heads](
             query, keys, values, out,
-            tiles.positions, tiles.starts, tiles.first_rows, tiles.rows, tiles.blocks,
+            by.positions, by.roots, by.starts, by.tables, by.sights, by.first_rows, by.rows, by.ends, by.blocks,
             out if extras.sinks is None else extras.sinks,
             extras.scaling, extras.softcap or 1.0, query.stride(0), query.stride(1),
             WINDOW=extras.window or 0, CAPPED=extras.softcap is not None, SINKS=extras.sinks is not None,
@@ -85,16 +88,20 @@ def _write(  # noqa: PLR0917
     tl.store(values + place * VALUE_DIM + at, stored, mask=at < VALUE_DIM)
 
 
-@triton.jit(do_not_specialize_on_alignment=["positions", "starts", "first_rows", "rows", "blocks"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=_COLUMNS)  # type: ignore[untyped-decorator]
 def _attend(  # noqa: PLR0917
     query: Any,  # [T, KV_HEADS * SHARE, DIM], heads apart
     keys: Any,  # [slots, KV_HEADS, DIM]
     values: Any,  # [slots, KV_HEADS, VALUE_DIM]
     out: Any,  # [T, KV_HEADS * SHARE, VALUE_DIM]
     positions: Any,
+    roots: Any,
     starts: Any,
+    tables: Any,
+    sights: Any,
     first_rows: Any,
     rows: Any,
+    ends: Any,
     blocks: Any,
     sinks: Any,  # [KV_HEADS * SHARE]; read only with SINKS
     scaling: Any,
@@ -118,18 +125,18 @@ def _attend(  # noqa: PLR0917
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     count = tl.load(rows + tile)
     first = tl.load(first_rows + tile)
-    start = tl.load(starts + first)
+    root, start, table = tl.load(roots + first), tl.load(starts + first), tl.load(tables + first)
     lane = tl.arange(0, QUERIES)
     used = lane < count * SHARE
     row = first + tl.where(used, lane // SHARE, 0)
     head = kv_head * SHARE + lane % SHARE
-    position = tl.load(positions + row)
+    position, sight = tl.load(positions + row), tl.load(sights + row)
     dims, value_dims = tl.arange(0, PADDED), tl.arange(0, VALUE_PADDED)
     at = row[:, None] * query_row + head[:, None] * query_head + dims[None, :]
     q = tl.load(query + at, mask=used[:, None] & (dims < DIM)[None, :], other=0.0)
-    end = tl.where(count > 0, tl.max(position, 0) + 1, 0)  # an empty tile has no keys
+    end = tl.load(ends + tile)  # an empty tile has no keys
     begin = end * 0
-    if WINDOW > 0:
+    if WINDOW > 0:  # a key's place is its position or more
         begin = tl.maximum(tl.min(position, 0) - WINDOW + 1, 0) // KEYS * KEYS
     # A finite start: where a piece holds nothing that a row sees, exp(-inf - -inf) would not be a number.
     top = tl.full([QUERIES], -1e30, tl.float32)
@@ -141,15 +148,19 @@ def _attend(  # noqa: PLR0917
     for piece in range(begin, end, KEYS):
         key = piece + tl.arange(0, KEYS)
         there = key < end
-        block = tl.load(blocks + start + key // BLOCK_SIZE, mask=there, other=0)
+        block = tl.load(blocks + table + key // BLOCK_SIZE, mask=there, other=0)
         place = (block * BLOCK_SIZE + key % BLOCK_SIZE) * KV_HEADS + kv_head
         at = place[:, None] * DIM + dims[None, :]
         k = tl.load(keys + at, mask=there[:, None] & (dims < DIM)[None, :], other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         if CAPPED:  # tanh(x) = 2 sigmoid(2 x) - 1
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
-        distance = position[:, None] - key[None, :]
-        seen = distance >= 0
+        own = key - start  # the span's own rows have theirs from 0 on
+        ours = there & (own >= 0)
+        stands = tl.where(ours, tl.load(positions + root + own, mask=ours, other=0), key)
+        distance = position[:, None] - stands[None, :]
+        shown = (sight[:, None] >> tl.minimum(tl.maximum(own, 0), 63)[None, :]) & 1
+        seen = (distance >= 0) & there[None, :] & ((own < 0)[None, :] | (sight == 0)[:, None] | (shown != 0))
         if WINDOW > 0:
             seen = seen & (distance < WINDOW)
         scores = tl.where(seen, scores, float("-inf"))

@@ -11,6 +11,7 @@ Larger steps, long prompt chunks among them, are worth their launches and run as
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.paged import AttentionContext
-from engine.attention.tiles import Tiles
+from engine.attention.tiles import Columns, Tiles
 from engine.batch import RaggedBatch
 from engine.model.forward import Forward
 
@@ -57,13 +58,12 @@ class Graphs:
         self.sizes = sizes
         self._capture = capture
         self._attention = attention
-        lengths = [sizes[-1]] * 6 + [most_blocks]
-        self._inputs = [
-            torch.zeros(n, dtype=torch.int64, device=device) for n in lengths
-        ]  # in _columns' order
+        lengths = [most_blocks if name == "blocks" else sizes[-1] for name in Columns._fields]
+        self._tokens = torch.zeros(sizes[-1], dtype=torch.int64, device=device)
+        self._columns = Columns(*(torch.zeros(n, dtype=torch.int64, device=device) for n in lengths))
         self._every_row = torch.arange(sizes[-1], device=device)
         self._logits: Tensor | None = (
-            None  # [largest size, V], of whichever ran last: each graph's own would add up
+            None  # [largest size, V]: one for all, since each graph's own would add up
         )
         self._captured: WeakKeyDictionary[Forward, dict[int, Run]] = WeakKeyDictionary()
 
@@ -80,10 +80,9 @@ class Graphs:
 
         A size that this forward has not run yet is captured first.
         """
-        columns = _columns(batch, tiles)
-        torch._foreach_copy_(
-            [mine[: len(new)] for mine, new in zip(self._inputs, columns, strict=True)], columns
-        )
+        given = [batch.tokens[0], *tiles.columns]
+        held = [self._tokens, *self._columns]
+        torch._foreach_copy_([mine[: len(new)] for mine, new in zip(held, given, strict=True)], given)
         sizes = self._captured.setdefault(forward, {})
         if batch.rows not in sizes:
             sizes[batch.rows] = self._capture(self._fixed(forward, batch.rows, tiles))
@@ -93,30 +92,18 @@ class Graphs:
 
     def _fixed(self, forward: Forward, rows: int, like: Tiles) -> Run:
         """A forward of so many rows over the shared inputs, whatever they hold."""
-        *by_row, blocks = self._inputs
-        tokens, positions, slots, starts, first_rows, counts = (column[:rows] for column in by_row)
-        tiles = Tiles(positions, slots, starts, first_rows, counts, blocks, like.depth, like.block_size)
+        *by_row, blocks = self._columns
+        tiles = replace(like, columns=Columns(*(column[:rows] for column in by_row), blocks))
+        tokens, positions = self._tokens[:rows][None], tiles.columns.positions[None]
         every_row = self._every_row[:rows]
 
         def run() -> Tensor:
-            logits = forward(tokens[None], positions[None], self._attention(tiles), every_row)
+            logits = forward(tokens, positions, self._attention(tiles), every_row)
             if self._logits is None:
                 self._logits = logits.new_empty(self.sizes[-1], logits.shape[1])
             return self._logits[:rows].copy_(logits)
 
         return run
-
-
-def _columns(batch: RaggedBatch, tiles: Tiles) -> list[Tensor]:
-    return [
-        batch.tokens[0],
-        tiles.positions,
-        tiles.slots,
-        tiles.starts,
-        tiles.first_rows,
-        tiles.rows,
-        tiles.blocks,
-    ]
 
 
 class CudaCapture:

@@ -108,7 +108,7 @@ def test_empty_tiles_change_nothing(kernels: TileKernels) -> None:
         batch.rows, 8, 16, generator=torch.Generator(DEVICE).manual_seed(2), device=DEVICE
     ).split([4, 2, 2], 1)
     padded = lay_out_padded(batch, BLOCK)
-    assert len(padded.rows) == batch.rows
+    assert len(padded.columns.rows) == batch.rows
     mine = TiledAttention(kernels, memory, padded).attend(0, q, k, v, Extras(0.25))
     theirs = TiledAttention(kernels, memory, lay_out(batch, BLOCK)).attend(0, q, k, v, Extras(0.25))
     assert torch.equal(mine, theirs)
