@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="needs Triton, which comes with torch's CUD
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # the interpreter multiplies no bfloat16
 BLOCK = 4
+Rows = tuple[int, int] | tuple[int, int, tuple[int, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -25,29 +26,29 @@ def kernels() -> TileKernels:
     return TritonKernels()
 
 
-def ragged(
-    lengths: list[tuple[int, int]], shape: LayerShape, dtype: torch.dtype
-) -> tuple[KVMemory, RaggedBatch]:
-    """Spans of (positions before, rows) whose blocks lie scattered in a memory of random numbers."""
+def ragged(lengths: list[Rows], shape: LayerShape, dtype: torch.dtype) -> tuple[KVMemory, RaggedBatch]:
+    """Spans of (positions before, rows, a tree's parents) whose blocks lie scattered in a memory of random numbers."""
     generator = torch.Generator(DEVICE).manual_seed(len(lengths))
-    pool = BlockPool(sum(-(-(before + rows) // BLOCK) for before, rows in lengths) + 3, BLOCK)
+    pool = BlockPool(sum(-(-(before + rows) // BLOCK) for before, rows, *_ in lengths) + 3, BLOCK)
     np.random.default_rng(0).shuffle(pool._free)
     memory = KVMemory({0: shape}, pool.total, BLOCK, dtype, DEVICE)
     memory.keys[0].normal_(generator=generator)
     memory.values[0].normal_(generator=generator)
     spans = []
-    for before, rows in lengths:
+    for before, rows, *tree in lengths:
         table = BlockTable(pool)
         table.reserve(before + rows)
-        spans.append(Span(table, before, [0] * rows, 1))
+        spans.append(Span(table, before, [0] * rows, 1, *tree))
     return memory, pack(spans, DEVICE)
 
 
+TREE = (-1, 0, 0, -1, 3, 4, 3, 1, 7, 2, -1)
 LENGTHS = {
     "one row": [(70, 1)],
     "first token": [(0, 1)],
     "verify": [(3, 1), (66, 5), (127, 9), (0, 3)],
     "prefill beside decodes": [(20, 1), (5, 40), (150, 2)],
+    "trees beside a chain": [(6, 12, TREE), (66, 5), (64, 12, TREE)],
 }
 
 
@@ -64,7 +65,7 @@ LENGTHS = {
 )
 def test_tiles_equal_gathered_keys(  # noqa: PLR0917
     kernels: TileKernels,
-    lengths: list[tuple[int, int]],
+    lengths: list[Rows],
     shape: LayerShape,
     share: int,
     window: int | None,
