@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
 from torch import Tensor
 
 from engine.attention.paged import Extras
@@ -115,7 +114,7 @@ def _rows(spans: Sequence[Span], block_size: int) -> tuple[list[tuple[int, int, 
 
 def _signed(bits: Sequence[int]) -> list[int]:
     """Sets of 64 bits as int64 holds them."""
-    return np.array(bits, dtype=np.uint64).view(np.int64).tolist()
+    return [each - (1 << 64) if each >> 63 else each for each in bits]
 
 
 def _cut(spans: Sequence[Span], depth: int) -> list[tuple[int, int, int]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.batch import Span
@@ -20,6 +21,8 @@ from engine.model.runner import Runner
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.sampling.rows import Row, edit
+from engine.sequence import Sequence as Seq
+from engine.transfer import send
 from engine.verify.draw import draw
 
 
@@ -79,22 +82,25 @@ class LayerSkipProposer:
             for ask, drafted in zip(asks, tokens, strict=True)
         ]
         logits = edit(logits, rows)
-        top = logits.argmax(dim=-1).tolist()
+        said = logits.argmax(dim=-1)
         sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]
-        for i, ask in enumerate(asks):
-            if ask.sequence.sampling.temperature == 0:
-                tokens[i].append(top[i])
-        if not sampled:
-            return
-        sequences = [asks[i].sequence for i in sampled]
-        q = probabilities(logits[sampled], RowParams.of([s.sampling for s in sequences], logits.device))
-        seeds = np.array([s.sampling.seed for s in sequences], dtype=np.uint64)
-        rounds = np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64)
-        nodes = np.array([len(tokens[i]) for i in sampled], dtype=np.int64)
-        drawn = draw(q, torch.from_numpy(uniforms(seeds, rounds, Purpose.DRAFT, nodes))).tolist()
-        for i, token, law in zip(sampled, drawn, q, strict=True):
-            tokens[i].append(token)
-            laws[i].append(law)
+        if sampled:
+            at = send(sampled, logits.device)
+            sequences = [asks[i].sequence for i in sampled]
+            q = probabilities(logits[at], RowParams.of([s.sampling for s in sequences], logits.device))
+            coins = _coins(sequences, [len(tokens[i]) for i in sampled])
+            said.index_copy_(0, at, draw(q, send(coins, logits.device)))
+            for i, law in zip(sampled, q, strict=True):
+                laws[i].append(law)
+        for drafted, token in zip(tokens, said.tolist(), strict=True):  # the one look at the device in a pass
+            drafted.append(token)
+
+
+def _coins(sequences: Sequence[Seq], nodes: Sequence[int]) -> NDArray[np.float64]:
+    """Of these nodes of the sequences' drafts: [N]."""
+    seeds = np.array([sequence.sampling.seed for sequence in sequences], dtype=np.uint64)
+    rounds = np.array([len(sequence.tokens) for sequence in sequences], dtype=np.int64)
+    return uniforms(seeds, rounds, Purpose.DRAFT, np.array(nodes, dtype=np.int64))
 
 
 def _allowed(ask: Ask, drafted: Sequence[int]) -> Tensor | None:

@@ -89,7 +89,7 @@ def _write(  # noqa: PLR0917
 
 
 @triton.jit(do_not_specialize_on_alignment=_COLUMNS)  # type: ignore[untyped-decorator]
-def _attend(  # noqa: PLR0917
+def _attend(  # noqa: PLR0915, PLR0917
     query: Any,  # [T, KV_HEADS * SHARE, DIM], heads apart
     keys: Any,  # [slots, KV_HEADS, DIM]
     values: Any,  # [slots, KV_HEADS, VALUE_DIM]

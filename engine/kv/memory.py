@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.memory import zeros
+from engine.transfer import send
 
 
 class LayerShape(NamedTuple):
@@ -57,7 +58,7 @@ class KVMemory:
         """Copy positions from slot to slot, all layers, as if at once: a target may be another's source."""
         if not moves:
             return
-        sources, targets = torch.tensor(moves, device=self.device).unbind(1)
+        sources, targets = send(moves, self.device).unbind(1)
         for store in (*self.keys.values(), *self.values.values()):
             store.index_copy_(0, targets, store.index_select(0, sources))
 

@@ -93,7 +93,7 @@ class Graphs:
     def _fixed(self, forward: Forward, rows: int, like: Tiles) -> Run:
         """A forward of so many rows over the shared inputs, whatever they hold."""
         *by_row, blocks = self._columns
-        tiles = replace(like, columns=Columns(*(column[:rows] for column in by_row), blocks))
+        tiles = replace(like, columns=Columns._make([*(column[:rows] for column in by_row), blocks]))
         tokens, positions = self._tokens[:rows][None], tiles.columns.positions[None]
         every_row = self._every_row[:rows]
 

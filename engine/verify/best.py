@@ -19,9 +19,15 @@ def best(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     A row with a value that is not a number is not finite.
     """
-    if logits.device.type != "cpu":
-        tokens = logits.argmax(dim=-1)
-        return tokens, logits.gather(1, tokens[:, None]).squeeze(1).isfinite()
+    return _on_host(logits) if logits.device.type == "cpu" else _on_device(logits)
+
+
+def _on_device(logits: Tensor) -> tuple[Tensor, Tensor]:
+    tokens = logits.argmax(dim=-1)
+    return tokens, logits.gather(1, tokens[:, None]).squeeze(1).isfinite()
+
+
+def _on_host(logits: Tensor) -> tuple[Tensor, Tensor]:
     found, finite = _of_bits(logits) if logits.dtype == torch.bfloat16 else _of_floats(logits)
     return torch.from_numpy(found), torch.from_numpy(finite)
 

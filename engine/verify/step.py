@@ -9,10 +9,9 @@ row of a node whose path is accepted, and that has no accepted child, gives the 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
-from typing import Final
+from itertools import accumulate, islice
+from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,39 +47,48 @@ def verify(logits: Tensor, claims: Sequence[Claim], rule: Verification = "block"
     drawn from laws of its own goes through rejection sampling, which keeps more of it: chains by `rule`, trees always
     token by token.
     """
-    starts = np.cumsum([0] + [len(claim.draft.tokens) + 1 for claim in claims])
-    rows = [range(int(start), int(end)) for start, end in pairwise(starts)]
-    tokens, numbers = best(logits)
-    finite = numbers.tolist()  # before edits: a ban is no fault
+    rows = _rows(claims)
+    said, finite = best(logits)  # before edits: a ban is no fault
     edited = edit(logits, [row for claim in claims for row in claim.rows()])
-    stuck = set() if edited is logits else _stuck(edited)
-    said = (tokens if edited is logits else best(edited)[0]).tolist()
-    logits = edited
-    sampled = [
-        i for i, c in enumerate(claims) if c.sampling.temperature > 0 and all(finite[r] for r in rows[i])
-    ]
-    verdicts: dict[int, Verdict] = {}
-    if sampled:
-        p, first = _laws(logits, {i: rows[i] for i in sampled}, [claims[i].sampling for i in sampled])
-        verdicts = _drawn(p, {i: Drawn(claims[i], first[i]) for i in sampled}, rule)
-        certain = [i for i in sampled if i not in verdicts]
-        _say(said, p, [(rows[i], Drawn(claims[i], first[i])) for i in certain])
-    for row in stuck:
-        said[row] = _NO_TOKEN
+    said, left = (said, finite) if edited is logits else best(edited)
+    sampled = [i for i, claim in enumerate(claims) if claim.sampling.temperature > 0]
+    p, first = _laws(edited, {i: rows[i] for i in sampled}, [claims[i].sampling for i in sampled])
+    drawn = {i: Drawn(claims[i], first[i]) for i in sampled}
+    _say(said, p, [(rows[i], drawn[i]) for i in sampled if claims[i].draft.probs is None])
+    told = _Told.read(said, finite, left)
+    numbers = [all(told.finite[row] for row in own) for own in rows]
+    verdicts = _drawn(p, {i: drawn[i] for i in sampled if numbers[i]}, rule)
     for i, claim in enumerate(claims):
-        if not all(finite[row] for row in rows[i]):
+        if not numbers[i]:
             verdicts[i] = _NOT_NUMBERS
         elif i not in verdicts:
-            verdicts[i] = matching(claim.draft, [said[row] for row in rows[i]])
-        if rows[i][verdicts[i].rows[-1]] in stuck:
+            verdicts[i] = matching(claim.draft, [told.said[row] for row in rows[i]])
+        if told.stuck[rows[i][verdicts[i].rows[-1]]]:
             verdicts[i] = _STUCK
-    _add_logprobs(logits, claims, verdicts, rows)
+    _add_logprobs(edited, claims, verdicts, rows)
     return [verdicts[i] for i in range(len(claims))]
 
 
-def _stuck(edited: Tensor) -> set[int]:
-    """Rows [R, V] that the edits left nothing of. Rejection ends there too: a law that is no number keeps no draft."""
-    return set((edited.amax(dim=-1) == -torch.inf).nonzero().squeeze(1).tolist())
+def _rows(claims: Sequence[Claim]) -> list[range]:
+    """Of the logits, by claim."""
+    ends = accumulate(len(claim.draft.tokens) + 1 for claim in claims)
+    return [range(end - len(claim.draft.tokens) - 1, end) for claim, end in zip(claims, ends, strict=True)]
+
+
+class _Told(NamedTuple):
+    """What the device says of each row [R]. Read at once: every look at it waits for all that was launched."""
+
+    said: list[int]  # the target's own token; none if the row is stuck
+    finite: list[int]
+    stuck: list[
+        int
+    ]  # the edits left nothing of it. Rejection ends there too: a law that is no number keeps no draft
+
+    @classmethod
+    def read(cls, said: Tensor, finite: Tensor, left: Tensor) -> "_Told":
+        """said: [R] int64; finite, left: [R] bool, whether each row's best logit is finite, before the edits and after."""
+        stuck = finite & ~left
+        return cls(*torch.stack([said.masked_fill(stuck, _NO_TOKEN), finite, stuck]).tolist())
 
 
 def _add_logprobs(
@@ -91,7 +99,8 @@ def _add_logprobs(
     if not asking:
         return
     places = [(rows[i][row], claims[i].sampling) for i in asking for row in verdicts[i].rows]
-    laws = at_temperature(logits[[row for row, _ in places]], [params for _, params in places])
+    asked = logits[send([row for row, _ in places], logits.device)]
+    laws = at_temperature(asked, [params for _, params in places])
     tokens = [token for i in asking for token in verdicts[i].tokens(claims[i].draft)]
     found = iter(logprobs(laws, tokens, [params.logprobs or 0 for _, params in places]))
     for i in asking:
@@ -115,7 +124,7 @@ def matching(draft: Draft, said: Sequence[int]) -> Verdict:
 def _laws(
     logits: Tensor, rows: dict[int, range], params: Sequence[SamplingParams]
 ) -> tuple[Tensor, dict[int, int]]:
-    """The processed laws of some claims' rows, [R, V], and the place of each one's first."""
+    """The processed laws of some claims' rows, [N, V], and the place of each one's first."""
     first: dict[int, int] = {}
     wanted: list[int] = []
     own: list[SamplingParams] = []
@@ -123,6 +132,8 @@ def _laws(
         first[i] = len(wanted)
         wanted += span
         own += [sampling] * len(span)
+    if not wanted:
+        return logits[:0], first
     return probabilities(logits[send(wanted, logits.device)], RowParams.of(own, logits.device)), first
 
 
@@ -138,13 +149,12 @@ def _drawn(p: Tensor, sampled: dict[int, Drawn], rule: Verification) -> dict[int
     return found
 
 
-def _say(said: list[int], p: Tensor, certain: Sequence[tuple[range, Drawn]]) -> None:
-    """Replace the argmax of sampled rows by the token that the target draws at each, in place."""
+def _say(said: Tensor, p: Tensor, certain: Sequence[tuple[range, Drawn]]) -> None:
+    """Replace the argmax of these claims' rows by the token that the target draws at each, in place. said: [R] int64."""
     if not certain:
         return
     places = [(claim, depth) for _, (claim, _) in certain for depth in (0, *depths(claim.draft.shape))]
     at = [first + j for rows, (_, first) in certain for j in range(len(rows))]
     coins = send(draws(places, Purpose.SAMPLE), p.device)
-    tokens = draw(p[send(at, p.device)], coins).tolist()
-    for row, token in zip((row for rows, _ in certain for row in rows), tokens, strict=True):
-        said[row] = token
+    drawn = draw(p[send(at, p.device)], coins)
+    said.index_copy_(0, send([row for rows, _ in certain for row in rows], said.device), drawn)
