@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.graphs import sizes_up_to
-from engine.model.loader import LoadedModel
+from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from tests.engine.conftest import MakeEngine, generate, request
+from tests.engine.test_trees import REQUESTS, with_trees
 from tests.engine.tile_kernels import TorchTiles
+from tests.tiny import make_model_dir
 
 CPU = torch.device("cpu")
 COPY = [5, 9, 31, 7, 12, 80] * 5
@@ -51,9 +54,9 @@ def tiled(tiny: LoadedModel) -> LoadedModel:
 
 
 def captured(
-    make_engine: MakeEngine, tiled: LoadedModel, capture: FakeCapture, kind: str = "ngram"
+    make_engine: MakeEngine, tiled: LoadedModel, capture: FakeCapture, kind: str = "ngram", **launch: int
 ) -> Engine:
-    engine = make_engine(kind, model=tiled, max_running=6, max_context=96, max_batch_tokens=32)
+    engine = make_engine(kind, model=tiled, max_running=6, max_context=96, max_batch_tokens=32, **launch)
     said: list[str] = []
     engine.capture(capture, said.append)
     assert said == ["captured steps of up to 128 rows in 14 sizes"]
@@ -88,6 +91,24 @@ def test_text_over_captured_steps_equals_text_over_plain_ones(
     plain = generate(make_engine(kind), *requests)
     assert {n: o.tokens for n, o in replayed.items()} == {n: o.tokens for n, o in plain.items()}
     assert capture.replayed > capture.captured, "nothing was replayed"
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_text_under_trees_over_captured_steps_is_that_of_plain_decoding(
+    make_engine: MakeEngine, tmp_path: Path, family: str
+) -> None:
+    """Whom a row sees is data too: chains, trees and padding in one captured size, with a window and without."""
+    model = replace(
+        load(make_model_dir(tmp_path, family), torch.float32, CPU, lambda _: None),
+        kernels=TorchTiles(reach=96),
+    )
+    capture = FakeCapture()
+    plain = generate(make_engine("none", model=model), *REQUESTS)
+    engine = captured(make_engine, model, capture, "none", k=9)
+    got, orchard = with_trees(engine, plain, *REQUESTS)
+    assert {n: o.tokens for n, o in got.items()} == {n: o.tokens for n, o in plain.items()}
+    assert len(orchard.shapes) > 25
+    assert capture.replayed > capture.captured
 
 
 def test_a_step_reports_the_rows_that_filled_it_up(make_engine: MakeEngine, tiled: LoadedModel) -> None:
