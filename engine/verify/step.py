@@ -86,7 +86,7 @@ class _Told(NamedTuple):
 
     @classmethod
     def read(cls, said: Tensor, finite: Tensor, left: Tensor) -> "_Told":
-        """said: [R] int64; finite, left: [R] bool, whether each row's best logit is finite, before the edits and after."""
+        """said: [R] int64; finite, left: [R] bool, whether a row's best logit is finite, before the edits and after."""
         stuck = finite & ~left
         return cls(*torch.stack([said.masked_fill(stuck, _NO_TOKEN), finite, stuck]).tolist())
 
@@ -150,7 +150,7 @@ def _drawn(p: Tensor, sampled: dict[int, Drawn], rule: Verification) -> dict[int
 
 
 def _say(said: Tensor, p: Tensor, certain: Sequence[tuple[range, Drawn]]) -> None:
-    """Replace the argmax of these claims' rows by the token that the target draws at each, in place. said: [R] int64."""
+    """Replace the argmax of these claims' rows by the token that the target draws at each, in place. said: [R]."""
     if not certain:
         return
     places = [(claim, depth) for _, (claim, _) in certain for depth in (0, *depths(claim.draft.shape))]
