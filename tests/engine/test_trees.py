@@ -26,7 +26,8 @@ from engine.model.loader import LoadedModel, load
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rng import Purpose, uniforms
 from engine.verify.draw import draw
-from tests.engine.conftest import MakeEngine, generate, request
+from policies.settings import PolicySettings
+from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
 from tests.engine.orchard import with_proposer, with_trees
 from tests.tiny import VOCABULARY, make_model_dir
 
@@ -226,3 +227,17 @@ def test_texts_of_drawn_drafts_follow_the_targets_law(make_engine: MakeEngine, r
         outputs = generate(engine, *asked).values()
         shares.append(np.bincount([o.tokens[2] for o in outputs], minlength=VOCABULARY) / len(asked))
     assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.5 / 600)
+
+
+def test_the_rule_changes_while_running(make_engine: MakeEngine) -> None:
+    """Seeded texts under a draft that is often wrong: as if the engine had been started with the new rule."""
+    asked = [request(str(s), PROMPTS[0], temperature=1.0, seed=s) for s in range(4)]
+    texts = {}
+    for rule in ("token", "block"):
+        outputs = generate(make_engine("layer-skip", k=4, verification=rule), *asked)
+        texts[rule] = {name: output.tokens for name, output in outputs.items()}
+    assert texts["token"] != texts["block"]
+    engine = make_engine("layer-skip", k=4, verification="token")
+    policy = PolicySettings(kind="static", static_k=4, k_max=16, load=UNCAPPED)
+    engine.configure(policy, engine._draft_settings, "block")
+    assert {name: output.tokens for name, output in generate(engine, *asked).items()} == texts["block"]
