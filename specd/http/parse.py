@@ -89,13 +89,25 @@ def _asks_for_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
 def _object(body: bytes) -> dict[str, Any]:
     """The body's keys but for nulls, which OpenAI's clients send for "not given"."""
     try:
-        raw = msgspec.json.decode(body)
+        raw = _whole(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(raw, dict):
         message = f"the body must be a JSON object, not a {type(raw).__name__}"
         raise ApiError(400, message, code="invalid_json")
     return {key: value for key, value in raw.items() if value is not None}
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of numbers: 4.0 is as good a whole number as 4."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(one) for one in value]
+        case dict():
+            return {key: _whole(one) for key, one in value.items()}
+    return value
 
 
 def _bad_request(fault: ErrorDetails) -> ApiError:

@@ -25,7 +25,7 @@ def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
 
 
 @API.parametrize()
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_whatever_comes_is_answered_as_the_document_says(case, daemon):
     """Test that no body is a fault of the server's, that a bad one is refused, and that every answer conforms."""
     case.call_and_validate(base_url=daemon.url, excluded_checks=SEMANTIC)

@@ -256,3 +256,9 @@ def test_messages_reach_a_template_as_transformers_has_them():
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "1", "tool_call_id": "c"},
     ]
+
+
+def test_a_whole_number_may_be_written_with_a_point():
+    """Test that 4.0 is 4, wherever it stands: JSON Schema, and so the OpenAPI document, makes no difference."""
+    body = completion(max_tokens=4.0, prompt=[1.0, 2], specd={"k": 2.0}, temperature=1.0)
+    assert (body.max_tokens, body.prompt, body.specd.k, body.temperature) == (4, [1, 2], 2, 1.0)
