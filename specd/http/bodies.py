@@ -55,7 +55,7 @@ class Generation(Structured):
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1)
-    min_tokens: int = Field(0, ge=0)
+    min_tokens: int = Field(0, ge=0, lt=2**31)
     temperature: float = Field(1.0, ge=0)
     min_p: float = Field(0.0, ge=0, le=1)
     top_p: float = Field(1.0, gt=0, le=1)

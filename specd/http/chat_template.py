@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import jinja2
 import jinja2.ext
@@ -13,6 +13,17 @@ from jinja2.parser import Parser
 
 from specd.http.errors import ApiError
 from specd.http.tools import ToolFormat, taught_format
+
+
+_REFUSALS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,  # JSON that nests too deep to be written
+)
+"""How templates fail on what they were given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,7 @@ class ChatTemplate:
                 continue_final_message=chat.continues,
                 **{**self.special_tokens, **chat.variables},
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        except _REFUSALS as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise ApiError(400, message, param="messages", code="chat_template") from None
         return text

@@ -153,12 +153,19 @@ def _call(text: str, key: str) -> tuple[Call | None, str]:
     text = text.lstrip()
     try:
         found, end = _decode(text)
+        match found:
+            case {"name": str(name)} if isinstance(arguments := found.get(key, {}), dict):
+                return Call(name, _json(name, arguments)), text[end:]
     except (ValueError, RecursionError):
-        return None, text
-    match found:
-        case {"name": str(name)} if isinstance(arguments := found.get(key, {}), dict):
-            return Call(name, json.dumps(arguments, ensure_ascii=False)), text[end:]
+        pass
     return None, text
+
+
+def _json(name: str, arguments: dict[str, Any]) -> str:
+    """The arguments. Raises ValueError where they or the name cannot be sent: halves of characters, infinities."""
+    written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    f"{name}{written}".encode()
+    return written
 
 
 def _unfinished(text: str) -> bool:

@@ -11,11 +11,24 @@ from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "hi"}]
+ARGUMENTS = "messages.1.tool_calls.0.function.arguments"
+NESTED = '{"a":' * 900 + "1" + "}" * 900
+WRITES_CALLS = (
+    "{% for message in messages %}{% for call in message.tool_calls or [] %}"
+    "{{ call.function.arguments | tojson }}{% endfor %}{{ message.content }}{% endfor %}"
+)
+
+
+def called(arguments: str) -> dict:
+    """An answer that was a call."""
+    call = {"id": "call_1", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
+    (daemons.model / "chat_template.jinja").write_text(WRITES_CALLS)
     yield daemons.start(server="max_body_bytes = 20000").ready()
     daemons.close()
 
@@ -56,6 +69,10 @@ def nothing_is_left_behind(daemon):
         (CHAT, {"messages": [{"role": "judge", "content": "x"}]}, "messages.0.role", "'user'"),
         (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id", "is missing"),
         (CHAT, {"messages": [{"role": "user"}]}, "messages.0.content", "is missing"),
+        (CHAT, {"messages": [*USER, called('{"a": "\\ud800"}')]}, ARGUMENTS, "must be a JSON object"),
+        (CHAT, {"messages": [*USER, called('{"a": NaN}')]}, ARGUMENTS, "must be a JSON object"),
+        (CHAT, {"messages": [*USER, called(NESTED)]}, "messages", "template refuses these messages"),
+        (COMPLETIONS, {"prompt": "a", "min_tokens": 1e300}, "min_tokens", "must be less than"),
         (
             CHAT,
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},

@@ -11,6 +11,11 @@ from specd.http.tools import BARE, TAGGED, Call, taught_format
 NAMES = {"f", "g"}
 F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 G = '<tool_call>{"name": "g", "arguments": {}}</tool_call>'
+UNSENDABLE = [  # JSON to Python, but neither UTF-8 nor JSON again
+    '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>',
+    '<tool_call>{"name": "\\ud800"}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>',
+]
 CALL_F, CALL_G = Call("f", '{"a": 1}'), Call("g", "{}")
 
 
@@ -45,6 +50,7 @@ def read(written, text: str, size: int) -> tuple[str, list[Call]]:
             [Call("f", '{"a": "</tool_call>"}')],
         ),
         (f"{F} and \n so", " and \n so", [CALL_F]),
+        *((unsendable, unsendable, []) for unsendable in UNSENDABLE),
     ],
 )
 def test_tagged_calls_are_found_however_the_text_comes(text, said, calls, size):
