@@ -53,6 +53,8 @@ class FusedForward:
         """Whether a model is built of blocks, and of sizes, that this forward knows, on a processor that can."""
         if not (native.squeezes and LeanForward.suits(model) and model.config.intermediate_size % _TILE == 0):
             return False
+        if hasattr(model.model.layers[0].self_attn, "q_norm"):
+            return False
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not linears:  # they are quantised
             return False

@@ -14,7 +14,6 @@ from jinja2.parser import Parser
 from specd.http.errors import ApiError
 from specd.http.tools import ToolFormat, taught_format
 
-
 _REFUSALS: Final = (
     jinja2.TemplateError,
     TypeError,

@@ -80,7 +80,7 @@ class FunctionCall(Body):
 
     @property
     def parsed(self) -> Any:
-        """Templates write the arguments as JSON themselves. Read as bodies are: halves of characters and NaN are none."""
+        """Templates write the arguments as JSON themselves. Read as bodies are: without halves of characters or NaN."""
         try:
             return msgspec.json.decode(self.arguments)
         except (msgspec.DecodeError, RecursionError):
