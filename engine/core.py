@@ -20,8 +20,9 @@ from engine.api import (
     StepReport,
     Verification,
 )
+from engine.available import available_bytes, mib
 from engine.batch import RaggedBatch, Span
-from engine.budget import available_bytes, budget, mib, weights_shortage
+from engine.budget import CannotServeError, budget, kv_blocks, require, weights_shortage
 from engine.commit import Ending, moves, settle
 from engine.draft.base import NO_DRAFT, Ask, Draft, drafts_for
 from engine.draft.constrained import asks_for_draft, settled_draft
@@ -51,10 +52,6 @@ from policies.settings import PolicySettings
 _COMPILE_WAIT: Final = 0.02  # seconds; the loop must go on reading messages
 
 
-class CannotServeError(Exception):
-    """Settings and model do not fit together; the message says what to change."""
-
-
 class Work(NamedTuple):
     """A sequence whose rows give logits in this step, and its draft. Prompts that end here have no draft."""
 
@@ -70,12 +67,7 @@ class Engine:
         self._loaded = loaded
         self._tokenizer = tokenizer
         context = min(launch.max_context or loaded.max_context, loaded.max_context)
-        blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
-        if blocks < 1:
-            raise CannotServeError(
-                f"{launch.kv_bytes >> 20} MiB hold no block of {launch.block_size} tokens at "
-                f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
-            )
+        blocks = kv_blocks(launch, loaded)
         self.memory = budget(launch, loaded).as_dict()
         self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache)
         # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
@@ -110,11 +102,11 @@ class Engine:
         path = Path(launch.model_path)
         cache = Path(launch.cache_dir) if launch.cache_dir else None
         device, dtype = torch.device(launch.device), getattr(torch, launch.dtype)
-        _require(weights_shortage(path, available_bytes(device)))
+        require(weights_shortage(path, available_bytes(device)))
         loaded = load(path, dtype, device, say, cache=cache, quantization=launch.quantization)
         needs, available = budget(launch, loaded), available_bytes(device)
         say(f"memory: {needs.text()}; {mib(available)} are available beside the weights")
-        _require(needs.shortage(available))
+        require(needs.shortage(available))
         file = path / "tokenizer.json"
         engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
         if launch.device == "cuda" and launch.cuda_graphs:
@@ -336,11 +328,6 @@ class Engine:
         self.policy.forget(sequence.id)
         self._proposer.forget(sequence.id)
         return output(sequence, ending, sequence.report())
-
-
-def _require(shortage: str | None) -> None:
-    if shortage is not None:
-        raise CannotServeError(shortage)
 
 
 def _rows(sequence: Sequence, rows: int, draft: Draft, *, logits: int) -> Span:

@@ -119,10 +119,6 @@ class Sequence:
         if self.table.unpublished:
             self.table.publish(self.chain.leading(self.tokens, positions // self.table.block_size))
 
-    def worst_case(self) -> int:
-        """Positions that this sequence can ever need: the last token is never computed."""
-        return len(self.request.prompt) + self.sampling.max_tokens - 1
-
     def report(self) -> RequestReport:
         """What speculation did for this text so far."""
         counted = self.tally.report(len(self.request.prompt), self.generated)

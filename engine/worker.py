@@ -29,7 +29,8 @@ from engine.api import (
     Submit,
     ToEngine,
 )
-from engine.core import CannotServeError, Engine
+from engine.budget import CannotServeError
+from engine.core import Engine
 from engine.draft.registry import DraftSettingsError
 from engine.model.support import UnsupportedModelError
 from engine.wire import WireError, frame, read_to_engine

@@ -1,10 +1,10 @@
 """From a Hugging Face directory to a checked model, ready to run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from engine.attention import paged
 from engine.attention.paged import Probe
+from engine.available import available_bytes, mib
 from engine.kernels.native import NativeError, NativeOps, build
 from engine.kernels.reference import TorchOps
 from engine.kv.memory import LayerShape
@@ -28,6 +29,15 @@ from engine.model.support import UnsupportedModelError, unsupported_reason
 # Weights up to this size are kept twice on CPU, packed and plain: a single row is read half as fast again from the
 # plain ones. Larger models have better uses for the memory.
 _HELD_TWICE: Final = 1 << 30
+
+
+class _Candidate(NamedTuple):
+    """A way to run a model."""
+
+    name: str
+    make: Callable[[], Forward]
+    kernels: Kernels | None
+    copied: int  # bytes of weights beside the model's own, which stay until the self-check has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +145,11 @@ def _forward(
     model: Any, found: Probe, expected: Tensor, kernels: Kernels | None, say: Callable[[str], None]
 ) -> tuple[Forward, Kernels | None]:
     """The fastest combination that passes the self-check, the plain one last. Raises UnsupportedModelError."""
-    lean = LeanForward.suits(model)
-    native = kernels if isinstance(kernels, NativeOps) else None
-    kind = "Triton" if native is None else "native"
-    candidates: list[tuple[str, Callable[[], Forward], Kernels | None]] = []
-    if native is not None and FusedForward.suits(model, native):
-        fused = partial(FusedForward, model, found.extras, native)
-        candidates.append(("fused forward, squeezed weights", fused, native))
-    if lean and kernels is not None:
-        candidates.append(
-            (
-                f"lean forward, {kind} kernels",
-                lambda: LeanForward(model, found.extras, native or TorchOps(), _twice(model, native)),
-                kernels,
-            )
-        )
-    if lean:
-        candidates.append(("lean forward", lambda: LeanForward(model, found.extras, TorchOps()), None))
-    if kernels is not None:
-        candidates.append((f"transformers' forward, {kind} attention", lambda: _transformers(model), kernels))
-    for name, make, used in candidates:
+    for name, make, used, copied in _candidates(model, found, kernels):
+        missing = copied - available_bytes(model.device)
+        if missing > 0:
+            say(f"not used: {name}: it copies the weights, for which {mib(missing)} of memory are missing")
+            continue
         try:
             forward = make()
             self_check(model, forward, used, found.shapes, expected)
@@ -167,6 +162,28 @@ def _forward(
     self_check(model, forward, None, found.shapes, expected)
     say("self-check passed: transformers' forward")
     return forward, None
+
+
+def _candidates(model: Any, found: Probe, kernels: Kernels | None) -> Iterator[_Candidate]:
+    """The fast paths that may suit, fastest first."""
+    native = kernels if isinstance(kernels, NativeOps) else None
+    kind = "Triton" if native is None else "native"
+    copy = _weight_bytes(model) if model.device.type == "cpu" else 0  # a GPU says itself when it is full
+    if native is not None and FusedForward.suits(model, native):
+        fused = partial(FusedForward, model, found.extras, native)
+        yield _Candidate("fused forward, squeezed weights", fused, native, copy * 3 // 4)
+    if LeanForward.suits(model):
+        if kernels is not None:
+            twice = _twice(model, native)
+            lean = partial(LeanForward, model, found.extras, native or TorchOps(), twice)
+            yield _Candidate(
+                f"lean forward, {kind} kernels", lean, kernels, copy * (1 if twice is None else 2)
+            )
+        lean = partial(LeanForward, model, found.extras, TorchOps())
+        yield _Candidate("lean forward", lean, None, copy)
+    if kernels is not None:
+        plain = partial(_transformers, model)
+        yield _Candidate(f"transformers' forward, {kind} attention", plain, kernels, 0)
 
 
 def _quantised(scheme: str, linears: Sequence[QuantisedLinear], weight_bytes: int) -> str:

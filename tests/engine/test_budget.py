@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from engine.api import Launch
-from engine.budget import Budget, available_bytes, budget, weights_shortage
-from engine.core import CannotServeError, Engine
+from engine.available import available_bytes
+from engine.budget import Budget, CannotServeError, budget, weights_shortage
+from engine.core import Engine
 from engine.model.loader import LoadedModel
 from policies.settings import PolicySettings
 
@@ -77,10 +79,17 @@ def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
     needs = budget(launch, tiny)
     assert needs.kv == MIB
     assert needs.verify > 4 * 4 * tiny.vocabulary * tiny.dtype.itemsize
-    more = budget(
-        Launch(model_path="", max_running=8, policy=PolicySettings(k_max=7)), replace(tiny, row_width=0)
+    bare = replace(tiny, row_width=0)
+    more = Launch(model_path="", max_running=8, max_batch_tokens=0, policy=PolicySettings(k_max=7))
+    assert budget(more, bare).verify == 4 * budget(structs.replace(launch, max_batch_tokens=0), bare).verify
+
+
+def test_the_logits_of_a_prompt_have_room(tiny: LoadedModel) -> None:
+    """Of a whole chunk, where its logprobs are asked for."""
+    few, many = (
+        budget(Launch(model_path="", max_batch_tokens=n), replace(tiny, row_width=0)) for n in (100, 200)
     )
-    assert more.verify == 4 * budget(launch, replace(tiny, row_width=0)).verify
+    assert many.verify - few.verify == 100 * tiny.vocabulary * tiny.dtype.itemsize
 
 
 def test_an_engine_that_does_not_fit_is_refused_with_what_to_lower(

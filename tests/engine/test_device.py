@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from engine.api import Launch
-from engine.core import CannotServeError, Engine
+from engine.budget import CannotServeError
+from engine.core import Engine
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.model import loader
 from engine.model.check import probe
-from engine.model.forward import decoder_layers, without_layers
+from engine.model.forward import TransformersForward, decoder_layers, without_layers
 from engine.model.loader import load
 from engine.model.packed import can_pack, pack_linears
 from engine.model.support import UnsupportedModelError, unsupported_reason
@@ -124,6 +124,17 @@ def test_a_view_without_layers_shares_weights_and_leaves_the_model_alone(tiny_di
     assert decoder_layers(view)[1] is not decoder_layers(model)[1]
     assert view.lm_head is model.lm_head
     assert type(decoder_layers(model)[1]).__name__ == "LlamaDecoderLayer"
+
+
+def test_weights_are_not_copied_where_there_is_no_room_for_a_second_time(
+    tiny_dir: Path, kernel_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would end a process that takes more than there is; one path changes the weights in place."""
+    monkeypatch.setattr(loader, "available_bytes", lambda _: 0)
+    said: list[str] = []
+    loaded = load(tiny_dir, torch.bfloat16, CPU, said.append, cache=kernel_cache)
+    assert isinstance(loaded.forward, TransformersForward)
+    assert any(line.startswith("not used: lean forward: it copies the weights, for which") for line in said)
 
 
 def test_a_window_that_only_the_mask_knows_is_refused(tiny_dir: Path) -> None:
