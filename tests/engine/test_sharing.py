@@ -6,6 +6,7 @@ import torch
 
 from engine.api import Request
 from engine.core import Engine
+from engine.model.loader import LoadedModel
 from engine.sampling.rng import text_seed
 from engine.sequence import text_id
 from policies.base import Reason
@@ -135,6 +136,24 @@ def test_a_request_for_its_prompts_logprobs_takes_no_hit(make_engine: MakeEngine
     prompt = tokens(16)
     generate(engine, request("a", prompt))
     assert generate(engine, request("b", prompt, prompt_logprobs=0))["b"].report.cached_tokens == 0
+
+
+def test_a_prompt_that_is_computed_again_midway_is_judged_once(
+    make_engine: MakeEngine, tiny: LoadedModel
+) -> None:
+    """An older text grows into the blocks that a long prompt has, whose first chunks were judged already."""
+    older = request("older", tokens(4), max_tokens=40)
+    judged = request("judged", tokens(60), max_tokens=2, prompt_logprobs=2)
+    expected = generate(make_engine("none"), judged)["judged"].prompt_logprobs
+    tight = make_engine("none", kv_bytes=18 * 4 * tiny.bytes_per_position, max_batch_tokens=4)
+    tight.submit(older)
+    tight.submit(judged)
+    (sequence,) = tight.scheduler.texts("judged")
+    while not tight.step().preempted:
+        before = len(sequence.prompt_logprobs)
+    assert 1 < before < 60, "it was to be preempted midway"
+    found = finish(tight)["judged"].prompt_logprobs
+    assert [(one.token, one.rank) for one in found[1:]] == [(one.token, one.rank) for one in expected[1:]]
 
 
 def test_what_a_fault_left_is_not_found(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
