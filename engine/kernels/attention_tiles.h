@@ -23,6 +23,20 @@ struct QueryTile {
     int64_t span, from, to, first, last;
 };
 
+// A query that has seen no key yet gives all of them weight 1; the first that it sees, and it sees itself, takes
+// this back, for then what was summed is scaled by 2^-1e30.
+constexpr float kUnseen = -1e30f;
+
+// [0 .. 15 | 16 .. 31] -> 0 16 1 17 ...
+inline __m512i zipper() {
+    alignas(64) static const auto order = [] {
+        std::array<uint16_t, 32> indices{};
+        for (int i = 0; i < 32; i++) indices[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+        return indices;
+    }();
+    return _mm512_loadu_si512(order.data());
+}
+
 class TileAttention {
    public:
     static constexpr int64_t kQueries = 16, kChunk = 64;  // keys between two looks at the maximum
@@ -73,10 +87,6 @@ class TileAttention {
 
    private:
     static constexpr int64_t kMaxDim = 256;
-    // A query that has seen no key yet gives all of them weight 1; the first that it sees, and it sees itself, takes
-    // this back, for then what was summed is scaled by 2^-1e30.
-    static constexpr float kUnseen = -1e30f;
-
     static constexpr int64_t kAll = 1 << 20, kLines = 12;  // two keys of three heads of 64, as they are used up
 
     // Cache lines of keys or values that will be needed next. Blocks lie apart and hardware does not foresee the next
@@ -155,10 +165,14 @@ class TileAttention {
         for (int64_t head = tile.from; head < tile.to; head++) {
             const bf16* key = keys + (slot * kv_heads + head) * dim_;
             const uint32_t* q = queries_ + (head - tile.from) * dim_ / 2 * kQueries;
-            for (int64_t d = 0; d < dim_; d += 32, q += 16 * kQueries) {
+            for (int64_t d = 0; d < dim_; d += 64, q += 32 * kQueries) {
                 _tile_loadd(5, key + d, bytes);
                 _tile_loadd(6, q, 64);
                 _tile_dpbf16ps(2, 5, 6);
+                if (d + 32 == dim_) break;
+                _tile_loadd(3, key + d + 32, bytes);  // another pair, so that loads need not wait for the product
+                _tile_loadd(7, q + 16 * kQueries, 64);
+                _tile_dpbf16ps(2, 3, 7);
             }
         }
         _tile_stored(2, scores, 64);
@@ -200,16 +214,6 @@ class TileAttention {
             mask &= _mm512_cmpgt_epi32_mask(at, behind);
         }
         return mask;
-    }
-
-    // [0 .. 15 | 16 .. 31] -> 0 16 1 17 ...
-    static __m512i zipper() {
-        alignas(64) static const auto order = [] {
-            std::array<uint16_t, 32> indices{};
-            for (int i = 0; i < 32; i++) indices[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
-            return indices;
-        }();
-        return _mm512_loadu_si512(order.data());
     }
 
     // values of key pairs: paired_ [pairs][dim] of (value of the even key, of the odd key)

@@ -173,16 +173,20 @@ extern "C" void squeeze(const bf16* weights, int64_t out, int64_t in, const uint
 #pragma omp parallel for
     for (int64_t strip = 0; strip < strips; strip++) {
         int64_t exception = first[strip];
-        for (int64_t output = strip * kStrip; output < std::min((strip + 1) * kStrip, out); output++) {
-            const int64_t n = output - strip * kStrip;
-            for (int64_t input = 0; input < in; input++) {
-                const bf16 weight = weights[output * in + input];
-                uint8_t* tile = data + ((strip * (in / kBlock) + input / kBlock) * 2 + n / kTile) * kTileBytes;
-                put(tile, input % kBlock / 2, n % kTile * 2 + input % 2, weight.bits, names[weight.bits >> 7 & 0xFF]);
-                if (is_exception(weight)) {
-                    place[2 * exception] = static_cast<int32_t>(n);
-                    place[2 * exception + 1] = static_cast<int32_t>(input);
-                    value[exception++] = widen(weight);
+        const int64_t end = std::min((strip + 1) * kStrip, out);
+        for (int64_t block = 0; block < in / kBlock; block++) {
+            for (int64_t output = strip * kStrip; output < end; output++) {
+                const int64_t n = output - strip * kStrip;
+                uint8_t* tile = data + ((strip * (in / kBlock) + block) * 2 + n / kTile) * kTileBytes;
+                for (int64_t input = block * kBlock; input < (block + 1) * kBlock; input++) {
+                    const bf16 weight = weights[output * in + input];
+                    put(tile, input % kBlock / 2, n % kTile * 2 + input % 2, weight.bits,
+                        names[weight.bits >> 7 & 0xFF]);
+                    if (is_exception(weight)) {
+                        place[2 * exception] = static_cast<int32_t>(n);
+                        place[2 * exception + 1] = static_cast<int32_t>(input);
+                        value[exception++] = widen(weight);
+                    }
                 }
             }
         }
@@ -196,8 +200,8 @@ extern "C" void squeezed_linear(const SqueezedLinear* linear, const bf16* x, int
     {
         Tiles tiles(rows);
         Scratch scratch;
-        multiply(*linear, x, rows, scratch, [&](int64_t strip, const float* sums) {
-            store_strip(*linear, strip, sums, rows, y);
+        multiply(*linear, x, rows, scratch, [&](int64_t strip, int64_t first, int64_t count, const float* sums) {
+            store_strip(*linear, strip, first, count, sums, y);
         });
     }
 }

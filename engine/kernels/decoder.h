@@ -4,7 +4,10 @@
 
 #include <omp.h>
 
+#include <memory>
+
 #include "attention.h"
+#include "attention_long.h"
 #include "attention_tiles.h"
 #include "common.h"
 #include "squeezed.h"
@@ -76,6 +79,7 @@ struct Worker {
     std::vector<float> heads;
 #if SPECD_AMX
     TileAttention attention;
+    LongAttention long_attention;
 #endif
 };
 
@@ -104,11 +108,11 @@ class Forward {
 #if SPECD_AMX
         plan();
 #endif
-        static std::vector<Worker> workers;  // not thread_local: finding one of those is a call, each time
-        if (workers.size() < static_cast<size_t>(omp_get_max_threads())) workers.resize(omp_get_max_threads());
+        static std::vector<std::unique_ptr<Worker>> workers;  // not thread_local: finding one of those is a call, each time
+        while (workers.size() < static_cast<size_t>(omp_get_max_threads())) workers.push_back(std::make_unique<Worker>());
 #pragma omp parallel
         {
-            Worker& me = workers[omp_get_thread_num()];
+            Worker& me = *workers[omp_get_thread_num()];
             Tiles tiles(s_.rows);
             embed();
             for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i], me);
@@ -131,15 +135,16 @@ class Forward {
         attend(l, me);
         add(l.out, attended_, me);
         norm_rows(hidden_, nullptr, l.norm_mid, normed_, s_.rows, d_.hidden, d_.eps);
-        multiply(l.gate_up, normed_, s_.rows, me.strips, [&](int64_t strip, const float* sums) {
-            for (int64_t row = 0; row < s_.rows; row++) {
-                bf16* to = gated_ + row * d_.intermediate + strip * kTile;
-                const __m512 gate = rounded(sums + row * kStrip), up = rounded(sums + row * kStrip + kTile);
-                const __m512 power = _mm512_mul_ps(gate, _mm512_set1_ps(-1.44269504088896341f));
-                const __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), power_of_two(power));
-                narrow16(_mm512_mul_ps(_mm512_div_ps(gate, below), up), to);
-            }
-        });
+        multiply(l.gate_up, normed_, s_.rows, me.strips,
+                 [&](int64_t strip, int64_t first, int64_t count, const float* sums) {
+                     for (int64_t row = 0; row < count; row++) {
+                         bf16* to = gated_ + (first + row) * d_.intermediate + strip * kTile;
+                         const __m512 gate = rounded(sums + row * kStrip), up = rounded(sums + row * kStrip + kTile);
+                         const __m512 power = _mm512_mul_ps(gate, _mm512_set1_ps(-1.44269504088896341f));
+                         const __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), power_of_two(power));
+                         narrow16(_mm512_mul_ps(_mm512_div_ps(gate, below), up), to);
+                     }
+                 });
         add(l.down, gated_, me);
     }
 
@@ -151,22 +156,24 @@ class Forward {
     }
 
     void store(const SqueezedLinear& linear, const bf16* x, int64_t rows, bf16* y, Worker& me) {
-        multiply(linear, x, rows, me.strips, [&](int64_t strip, const float* sums) {
-            store_strip(linear, strip, sums, rows, y);
-        });
+        multiply(linear, x, rows, me.strips,
+                 [&](int64_t strip, int64_t first, int64_t count, const float* sums) {
+                     store_strip(linear, strip, first, count, sums, y);
+                 });
     }
 
     // hidden += linear(x)
     void add(const SqueezedLinear& linear, const bf16* x, Worker& me) {
-        multiply(linear, x, s_.rows, me.strips, [&](int64_t strip, const float* sums) {
-            const int64_t count = std::min(kStrip, linear.out - strip * kStrip);
-            for (int64_t row = 0; row < s_.rows; row++) {
-                bf16* to = hidden_ + row * d_.hidden + strip * kStrip;
-                for (int64_t c = 0; c < count; c += kTile) {
-                    narrow16(_mm512_add_ps(widen16(to + c), rounded(sums + row * kStrip + c)), to + c);
-                }
-            }
-        });
+        multiply(linear, x, s_.rows, me.strips,
+                 [&](int64_t strip, int64_t first, int64_t count, const float* sums) {
+                     const int64_t columns = std::min(kStrip, linear.out - strip * kStrip);
+                     for (int64_t row = 0; row < count; row++) {
+                         bf16* to = hidden_ + (first + row) * d_.hidden + strip * kStrip;
+                         for (int64_t c = 0; c < columns; c += kTile) {
+                             narrow16(_mm512_add_ps(widen16(to + c), rounded(sums + row * kStrip + c)), to + c);
+                         }
+                     }
+                 });
     }
 
     // Rotates queries and keys, and stores keys and values in their slots.
@@ -191,8 +198,15 @@ class Forward {
         if (!tasks_.empty()) {
 #pragma omp for schedule(dynamic)
             for (size_t task = 0; task < tasks_.size(); task++) {
-                me.attention.attend(qkv_, width, l.keys, l.values, attended_, s_.spans, tasks_[task], d_.heads,
-                                 d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window);
+                const auto attend_tile = [&](auto& attention) {
+                    attention.attend(qkv_, width, l.keys, l.values, attended_, s_.spans, tasks_[task], d_.heads,
+                                     d_.kv_heads, d_.dim, d_.block_size, l.scaling, l.window);
+                };
+                if (is_long(tasks_[task].span)) {
+                    attend_tile(me.long_attention);
+                } else {
+                    attend_tile(me.attention);
+                }
             }
             return;
         }
@@ -217,13 +231,13 @@ class Forward {
         const int64_t threads = omp_get_max_threads();
         for (int64_t span = 0; span < s_.spans.count; span++) {
             const int64_t queries = s_.spans.rows[span] * share;
+            const int64_t size = is_long(span) ? LongAttention::kQueries : TileAttention::kQueries;
             int64_t together = std::clamp<int64_t>(TileAttention::kQueries / queries, 1, d_.kv_heads);
             if (s_.spans.count < threads) together = std::min(together, (d_.kv_heads + threads - 1) / threads);
             for (int64_t from = 0; from < d_.kv_heads; from += together) {
                 const int64_t to = std::min(from + together, d_.kv_heads);
-                for (int64_t first = 0; first < queries; first += TileAttention::kQueries) {
-                    const int64_t last = std::min(first + TileAttention::kQueries, queries);
-                    tasks_.push_back({span, from, to, first, last});
+                for (int64_t first = 0; first < queries; first += size) {
+                    tasks_.push_back({span, from, to, first, std::min(first + size, queries)});
                 }
             }
         }
@@ -233,6 +247,12 @@ class Forward {
         std::sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) { return keys(a) > keys(b); });
     }
 
+    // Whether a span has so many rows that its keys and values are worth preparing.
+    bool is_long(int64_t span) const {
+        return s_.spans.rows[span] > kLongRows && !s_.spans.tree(span) && d_.dim <= LongAttention::kMaxDim;
+    }
+
+    static constexpr int64_t kLongRows = 32;
     std::vector<QueryTile> tasks_;
 #endif
 

@@ -56,7 +56,7 @@ extern "C" struct SqueezedLinear {
     const uint8_t* data;         // [strips, in / 32, 2, 768]
     const uint16_t* exponents;   // [32] the sixteen names' exponents in place, twice; code 15 is zero
     const int64_t* first;        // [strips + 1] where each strip's exceptions begin
-    const int32_t* place;        // [exceptions, 2] output within the strip, input
+    const int32_t* place;        // [exceptions, 2] output within the strip, input; by strip, then by block of inputs
     const float* value;          // [exceptions]
     const float* bias;           // [32 strips] or null
     int64_t in, out;             // inputs, a multiple of 32; outputs, a multiple of 16
@@ -123,10 +123,10 @@ inline __m512i pair_of(const bf16* x, int64_t k) {
     return _mm512_set1_epi32(both);
 }
 
-// sums [kRows][32] = x [kRows, in] (row stride given) times a strip. For few rows: each weight is decoded into
+// sums [kRows][32] = x [kRows, in] times a strip, exceptions aside. For few rows: each weight is decoded into
 // registers and used there.
 template <int kRows>
-void strip_by_vectors(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t stride, float* sums) {
+void few_rows(const SqueezedLinear& linear, int64_t strip, const bf16* x, float* sums) {
     const __m512i names = _mm512_loadu_si512(linear.exponents);
     const int64_t blocks = linear.in / kBlock;
     const uint8_t* tile = linear.data + strip * blocks * 2 * kTileBytes;
@@ -140,7 +140,7 @@ void strip_by_vectors(const SqueezedLinear& linear, int64_t strip, const bf16* x
                 __m512i weights[4];
                 unsqueeze(tile + four * 192, names, weights);
                 for (int row = 0; row < kRows; row++) {
-                    const bf16* at = x + row * stride + block * kBlock + four * 8;
+                    const bf16* at = x + row * linear.in + block * kBlock + four * 8;
                     for (int r = 0; r < 4; r++) {
                         __m512& sum = acc[row][half][r % 2];
                         sum = _mm512_dpbf16_ps(sum, as_pairs(weights[r]), as_pairs(pair_of(at, 2 * r)));
@@ -201,13 +201,34 @@ inline void unsqueeze_tile(const uint8_t* tile, __m512i names, bf16* decoded) {
     }
 }
 
-// decoded [in / 32, 2, 512]: a strip's weights in whole.
-inline void unsqueeze_strip(const SqueezedLinear& linear, int64_t strip, bf16* decoded) {
-    const __m512i names = _mm512_loadu_si512(linear.exponents);
-    const int64_t tiles = linear.in / kBlock * 2;
-    const uint8_t* tile = linear.data + strip * tiles * kTileBytes;
-    for (int64_t n = 0; n < tiles; n++) unsqueeze_tile(tile + n * kTileBytes, names, decoded + n * kTileWeights);
-}
+// A strip's weights in whole, block after block, its exceptions put in their places.
+class StripReader {
+   public:
+    StripReader(const SqueezedLinear& linear, int64_t strip)
+        : linear_(linear),
+          names_(_mm512_loadu_si512(linear.exponents)),
+          tile_(linear.data + strip * (linear.in / kBlock) * 2 * kTileBytes),
+          exception_(linear.first[strip]),
+          last_(linear.first[strip + 1]) {}
+
+    void next(bf16* decoded) {  // [2, 512]
+        unsqueeze_tile(tile_, names_, decoded);
+        unsqueeze_tile(tile_ + kTileBytes, names_, decoded + kTileWeights);
+        tile_ += 2 * kTileBytes;
+        for (; exception_ < last_ && linear_.place[2 * exception_ + 1] / kBlock == block_; exception_++) {
+            const int64_t out = linear_.place[2 * exception_], in = linear_.place[2 * exception_ + 1] % kBlock;
+            bf16& weight = decoded[out / kTile * kTileWeights + in / 2 * 32 + out % kTile * 2 + in % 2];
+            narrow(linear_.value[exception_], weight);
+        }
+        block_++;
+    }
+
+   private:
+    const SqueezedLinear& linear_;
+    __m512i names_;
+    const uint8_t* tile_;
+    int64_t exception_, last_, block_ = 0;
+};
 
 // Sums of up to 16 rows of x, or of 32 with kBoth, over one strip. Tiles 0 and 1 are the first rows' sums and 4 their
 // input; 2, 3 and 5 the same of the others; 6 and 7 hold weights.
@@ -224,10 +245,11 @@ struct StripSums {
     // Adds the products with 32 inputs; decoded [2, 512].
     void add(const bf16* decoded, const bf16* x, int64_t stride) {
         const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
-        _tile_loadd(6, decoded, 64);
-        _tile_loadd(7, decoded + kTileWeights, 64);
+        // Loads in between the products hide behind them; before them they would not.
         _tile_loadd(4, x, bytes);
+        _tile_loadd(6, decoded, 64);
         _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, decoded + kTileWeights, 64);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (kBoth) {
             _tile_loadd(5, x + kTile * stride, bytes);
@@ -249,47 +271,45 @@ struct StripSums {
 // Up to 32 rows: weights are decoded a block ahead of their use, so that one hides behind the other.
 template <bool kBoth>
 void stream_strip(const SqueezedLinear& linear, int64_t strip, const bf16* x, float* sums, bf16* decoded) {
-    const __m512i names = _mm512_loadu_si512(linear.exponents);
-    const int64_t blocks = linear.in / kBlock;
-    const uint8_t* tile = linear.data + strip * blocks * 2 * kTileBytes;
-    const auto decode = [&](int64_t block) {
-        bf16* at = decoded + block % 4 * 2 * kTileWeights;
-        unsqueeze_tile(tile + 2 * block * kTileBytes, names, at);
-        unsqueeze_tile(tile + (2 * block + 1) * kTileBytes, names, at + kTileWeights);
-    };
+    const auto place = [&](int64_t block) { return decoded + block % 4 * 2 * kTileWeights; };
+    StripReader reader(linear, strip);
     StripSums<kBoth> strip_sums;
-    decode(0);
+    reader.next(place(0));
+    const int64_t blocks = linear.in / kBlock;
     for (int64_t block = 0; block < blocks; block++) {
-        if (block + 1 < blocks) decode(block + 1);
-        strip_sums.add(decoded + block % 4 * 2 * kTileWeights, x + block * kBlock, linear.in);
+        if (block + 1 < blocks) reader.next(place(block + 1));
+        strip_sums.add(place(block), x + block * kBlock, linear.in);
     }
     strip_sums.store(sums);
 }
 
-// More rows: the strip is decoded once and used for all of them.
-inline void reuse_strip(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums,
-                        bf16* decoded) {
-    const int64_t blocks = linear.in / kBlock;
-    unsqueeze_strip(linear, strip, decoded);
-    const auto multiply_rows = [&](auto strip_sums, int64_t row) {
-        for (int64_t block = 0; block < blocks; block++) {
-            strip_sums.add(decoded + block * 2 * kTileWeights, x + row * linear.in + block * kBlock, linear.in);
-        }
-        strip_sums.store(sums + row * kStrip);
-    };
-    int64_t row = 0;
-    for (; row + kTile < rows; row += 2 * kTile) multiply_rows(StripSums<true>(), row);
-    if (row < rows) multiply_rows(StripSums<false>(), row);
+// More rows: the strip is decoded once and used for 32 of them at a time.
+template <bool kBoth>
+void reuse_strip(const bf16* decoded, const SqueezedLinear& linear, const bf16* x, float* sums) {
+    StripSums<kBoth> strip_sums;
+    for (int64_t block = 0; block < linear.in / kBlock; block++) {
+        strip_sums.add(decoded + block * 2 * kTileWeights, x + block * kBlock, linear.in);
+    }
+    strip_sums.store(sums);
 }
 
-inline void strip_by_tiles(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums,
-                           bf16* decoded) {
-    if (rows <= kTile) {
-        stream_strip<false>(linear, strip, x, sums, decoded);
-    } else if (rows <= 2 * kTile) {
-        stream_strip<true>(linear, strip, x, sums, decoded);
-    } else {
-        reuse_strip(linear, strip, x, rows, sums, decoded);
+// give(first, count) is called as the sums of rows [first, first + count) lie in `sums`.
+template <typename Give>
+void strip_by_tiles(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums, bf16* decoded,
+                    const Give& give) {
+    if (rows <= 2 * kTile) {
+        rows <= kTile ? stream_strip<false>(linear, strip, x, sums, decoded)
+                      : stream_strip<true>(linear, strip, x, sums, decoded);
+        give(0, rows);
+        return;
+    }
+    StripReader reader(linear, strip);
+    for (int64_t block = 0; block < linear.in / kBlock; block++) reader.next(decoded + block * 2 * kTileWeights);
+    for (int64_t row = 0; row < rows; row += 2 * kTile) {
+        const int64_t count = std::min(2 * kTile, rows - row);
+        count <= kTile ? reuse_strip<false>(decoded, linear, x + row * linear.in, sums)
+                       : reuse_strip<true>(decoded, linear, x + row * linear.in, sums);
+        give(row, count);
     }
 }
 
@@ -301,78 +321,80 @@ struct Tiles {
 
 #endif  // SPECD_AMX
 
-// Any number of rows without tiles: four at a time.
-inline void strip_by_fours(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t stride, int64_t rows,
-                           float* sums) {
-    for (; rows >= 4; rows -= 4, x += 4 * stride, sums += 4 * kStrip) strip_by_vectors<4>(linear, strip, x, stride, sums);
-    if (rows == 3) strip_by_vectors<3>(linear, strip, x, stride, sums);
-    if (rows == 2) strip_by_vectors<2>(linear, strip, x, stride, sums);
-    if (rows == 1) strip_by_vectors<1>(linear, strip, x, stride, sums);
+// Any number of rows without tiles: four at a time. give: see strip_by_tiles.
+template <typename Give>
+void strip_by_vectors(const SqueezedLinear& linear, int64_t strip, const bf16* x, int64_t rows, float* sums,
+                      const Give& give) {
+    for (int64_t row = 0; row < rows; row += 4) {
+        const int64_t count = std::min<int64_t>(4, rows - row);
+        const bf16* from = x + row * linear.in;
+        if (count == 4) few_rows<4>(linear, strip, from, sums);
+        if (count == 3) few_rows<3>(linear, strip, from, sums);
+        if (count == 2) few_rows<2>(linear, strip, from, sums);
+        if (count == 1) few_rows<1>(linear, strip, from, sums);
+        for (int64_t e = linear.first[strip]; e < linear.first[strip + 1]; e++) {
+            const int64_t out = linear.place[2 * e], in = linear.place[2 * e + 1];
+            for (int64_t r = 0; r < count; r++) sums[r * kStrip + out] += linear.value[e] * widen(from[r * linear.in + in]);
+        }
+        give(row, count);
+    }
 }
 
 inline int64_t padded_rows(int64_t rows) { return (rows + kTile - 1) / kTile * kTile; }
 
 // What a thread needs while it computes strips; grows and stays.
 struct Scratch {
-    float* sums = nullptr;     // [padded rows, 32]
-    bf16* decoded = nullptr;   // [in * 32]
-    void fit(int64_t rows, int64_t in) {
-        const size_t wanted = padded_rows(rows) * kStrip * sizeof(float) + decoded_bytes(in);
-        if (wanted > size_) {
-            std::free(at_);
-            at_ = static_cast<uint8_t*>(std::aligned_alloc(64, (wanted + 63) / 64 * 64));
-            size_ = wanted;
-        }
-        decoded = reinterpret_cast<bf16*>(at_);
-        sums = reinterpret_cast<float*>(at_ + decoded_bytes(in));
+    alignas(64) float sums[2 * kTile * kStrip];
+    bf16* decoded = nullptr;  // [in, 32], four blocks at least
+    void fit(int64_t in) {
+        if (in <= fits_) return;
+        std::free(decoded);
+        fits_ = std::max(in, 4 * kBlock);
+        decoded = static_cast<bf16*>(std::aligned_alloc(64, fits_ * kStrip * sizeof(bf16)));
     }
-    ~Scratch() { std::free(at_); }
+    Scratch() = default;
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch() { std::free(decoded); }
 
    private:
-    static int64_t decoded_bytes(int64_t in) { return std::max(in, 4 * kBlock) * kStrip * static_cast<int64_t>(sizeof(bf16)); }
-    uint8_t* at_ = nullptr;
-    size_t size_ = 0;
+    int64_t fits_ = 0;
 };
 
 // All strips of a linear, shared among the threads of the enclosing parallel region, which must hold Tiles. x [padded
-// rows, in]: rows up to a multiple of 16 must be there. take(strip, sums [rows, 32]) stores what is wanted of a strip.
-// Ends with a barrier.
+// rows, in]: rows up to a multiple of 16 must be there. take(strip, first, count, sums [count, 32]) stores what is wanted
+// of a strip and of rows from `first` on. Ends with a barrier.
 template <typename Take>
 void multiply(const SqueezedLinear& linear, const bf16* x, int64_t rows, Scratch& scratch, const Take& take) {
-    scratch.fit(rows, linear.in);
+    scratch.fit(linear.in);
     float* sums = scratch.sums;
 #pragma omp for schedule(dynamic, 2)
     for (int64_t strip = 0; strip < linear.strips; strip++) {
+        const auto give = [&](int64_t first, int64_t count) {
+            if (linear.bias) {
+                const float* bias = linear.bias + strip * kStrip;
+                for (int64_t row = 0; row < count; row++)
+                    for (int64_t c = 0; c < kStrip; c++) sums[row * kStrip + c] += bias[c];
+            }
+            take(strip, first, count, sums);
+        };
 #if SPECD_AMX
         if (rows > 2) {
-            strip_by_tiles(linear, strip, x, rows, sums, scratch.decoded);
-        } else {
-            strip_by_fours(linear, strip, x, linear.in, rows, sums);
+            strip_by_tiles(linear, strip, x, rows, sums, scratch.decoded, give);
+            continue;
         }
-#else
-        strip_by_fours(linear, strip, x, linear.in, rows, sums);
 #endif
-        for (int64_t e = linear.first[strip]; e < linear.first[strip + 1]; e++) {
-            const int64_t out = linear.place[2 * e], in = linear.place[2 * e + 1];
-            for (int64_t row = 0; row < rows; row++) {
-                sums[row * kStrip + out] += linear.value[e] * widen(x[row * linear.in + in]);
-            }
-        }
-        if (linear.bias) {
-            const float* bias = linear.bias + strip * kStrip;
-            for (int64_t row = 0; row < rows; row++)
-                for (int64_t c = 0; c < kStrip; c++) sums[row * kStrip + c] += bias[c];
-        }
-        take(strip, sums);
+        strip_by_vectors(linear, strip, x, rows, sums, give);
     }
 }
 
-// y [rows, out]: a strip's sums, rounded.
-inline void store_strip(const SqueezedLinear& linear, int64_t strip, const float* sums, int64_t rows, bf16* y) {
-    const int64_t count = std::min(kStrip, linear.out - strip * kStrip);
-    for (int64_t row = 0; row < rows; row++) {
-        bf16* to = y + row * linear.out + strip * kStrip;
-        for (int64_t c = 0; c < count; c += kTile) narrow16(_mm512_load_ps(sums + row * kStrip + c), to + c);
+// y [rows, out]: a strip's sums of some rows, rounded.
+inline void store_strip(const SqueezedLinear& linear, int64_t strip, int64_t first, int64_t count, const float* sums,
+                        bf16* y) {
+    const int64_t columns = std::min(kStrip, linear.out - strip * kStrip);
+    for (int64_t row = 0; row < count; row++) {
+        bf16* to = y + (first + row) * linear.out + strip * kStrip;
+        for (int64_t c = 0; c < columns; c += kTile) narrow16(_mm512_load_ps(sums + row * kStrip + c), to + c);
     }
 }
 
