@@ -245,14 +245,15 @@ struct StripSums {
     // Adds the products with 32 inputs; decoded [2, 512].
     void add(const bf16* decoded, const bf16* x, int64_t stride) {
         const int64_t bytes = stride * static_cast<int64_t>(sizeof(bf16));
-        // Loads in between the products hide behind them; before them they would not.
-        _tile_loadd(4, x, bytes);
+        // Loads in between the products hide behind them; before them they would not. Inputs are read past the nearest
+        // cache, which the weights of a strip fill.
+        _tile_stream_loadd(4, x, bytes);
         _tile_loadd(6, decoded, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, decoded + kTileWeights, 64);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (kBoth) {
-            _tile_loadd(5, x + kTile * stride, bytes);
+            _tile_stream_loadd(5, x + kTile * stride, bytes);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
