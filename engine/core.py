@@ -73,7 +73,7 @@ class Engine:
         # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
         self._root = root(f"{launch.model_path} {loaded.dtype} {launch.quantization}")
         self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
-        self.scheduler = Scheduler(self.pool, launch.max_running, launch.max_batch_tokens)
+        self.scheduler = Scheduler.of(launch, self.pool)
         self._runner = Runner(self._memory, loaded.kernels)
         self._draft_settings = launch.draft
         self._verification = launch.verification

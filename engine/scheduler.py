@@ -6,12 +6,17 @@ it is the next to be admitted, and that its prompt and text are computed anew th
 preempted, so there is always progress.
 """
 
+import math
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from engine.api import Launch
 from engine.kv.pool import BlockPool
 from engine.kv.table import Copy
 from engine.sequence import Sequence
+
+# At so many positions attention over them costs a row as much again as all the rest of a forward.
+_ATTENTION_DOUBLES: Final = 1000
 
 
 class Chunk(NamedTuple):
@@ -40,12 +45,21 @@ class Prefix(NamedTuple):
 class Scheduler:
     """The waiting line and the running set. A sequence is in exactly one of them until it is removed."""
 
-    def __init__(self, pool: BlockPool, max_running: int, max_batch_tokens: int) -> None:
+    def __init__(
+        self, pool: BlockPool, max_running: int, max_batch_tokens: int, rows_beside_decodes: int = 0
+    ) -> None:
+        """rows_beside_decodes: of prompts, in a step in which others decode; 0 sets no limit."""
         self._pool = pool
         self._max_running = max_running
         self._max_batch_tokens = max_batch_tokens
+        self._rows_beside_decodes = rows_beside_decodes
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+
+    @classmethod
+    def of(cls, launch: Launch, pool: BlockPool) -> "Scheduler":
+        """As the engine is launched."""
+        return cls(pool, launch.max_running, launch.max_batch_tokens, launch.rows_beside_decodes)
 
     def add(self, sequence: Sequence) -> None:
         """To the end of the line. The texts of a request are added one after another."""
@@ -60,20 +74,25 @@ class Scheduler:
         self._admit()
         before = len(self.running)
         step = Schedule([], [], [], 0)
-        left = max(self._max_batch_tokens - sum(s.uncomputed == 1 for s in self.running), 1)
+        decoding = sum(s.uncomputed == 1 for s in self.running)
+        limited = decoding > 0 and self._rows_beside_decodes > 0
+        left = float(max(self._max_batch_tokens - decoding, 1))
+        if limited:
+            left = min(left, self._rows_beside_decodes)
         at = 0
         while at < len(self.running):  # it becomes shorter where blocks run out
             sequence = self.running[at]
             at += 1
             decodes = sequence.uncomputed == 1
-            rows = 1 if decodes else min(sequence.uncomputed, left)
+            price = 1 + sequence.table.committed / _ATTENTION_DOUBLES if limited else 1.0
+            rows = 1 if decodes else min(sequence.uncomputed, math.ceil(max(left, 0.0) / price))
             if rows == 0 or not self._reserve(sequence, rows, step.copies):
                 continue
             if decodes:
                 step.decodes.append(sequence)
             else:
                 step.chunks.append(Chunk(sequence, rows))
-                left -= rows
+                left -= rows * price
         return step._replace(preempted=before - len(self.running))
 
     def grant(self, sequence: Sequence, k: int) -> int:

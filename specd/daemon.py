@@ -252,6 +252,7 @@ class Daemon:
             threads=engine.threads,
             max_running=engine.max_running,
             max_batch_tokens=engine.max_batch_tokens,
+            rows_beside_decodes=engine.rows_beside_decodes,
             max_context=engine.max_context,
             kv_bytes=engine.kv_mib << 20,
             block_size=engine.block_size,

@@ -54,7 +54,9 @@ def llama(folder: Path, model: Path) -> tuple[Path, Path]:
 
 
 def _environment(folder: Path) -> Path:
-    interpreter = shutil.which("python3.11") or sys.executable  # the wheels of torch and vLLM are of one version
+    interpreter = (
+        shutil.which("python3.11") or sys.executable
+    )  # the wheels of torch and vLLM are of one version
     if not (folder / "bin" / "python").exists():
         _run(Path(interpreter), "-m", "venv", str(folder))
     return folder / "bin" / "python"
@@ -74,7 +76,9 @@ def _text_requirements(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
-    wanted = [line.removeprefix("Requires-Dist:").strip() for line in lines if line.startswith("Requires-Dist:")]
+    wanted = [
+        line.removeprefix("Requires-Dist:").strip() for line in lines if line.startswith("Requires-Dist:")
+    ]
     return [one for one in wanted if "extra ==" not in one and not _NOT_FOR_TEXT.match(one)]
 
 

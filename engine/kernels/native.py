@@ -21,7 +21,14 @@ from torch import Tensor
 from engine.kernels.structures import Decoder, Spans, SqueezedLinear, Step
 
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
-_HEADERS: Final = ("common.h", "attention.h", "attention_tiles.h", "attention_long.h", "squeezed.h", "decoder.h")
+_HEADERS: Final = (
+    "common.h",
+    "attention.h",
+    "attention_tiles.h",
+    "attention_long.h",
+    "squeezed.h",
+    "decoder.h",
+)
 _FLAGS: Final = (
     "-O3",
     "-march=native",

@@ -61,6 +61,11 @@ class FusedForward:
         return all(can_squeeze(linear.weight) for linear in linears)
 
     @property
+    def linears(self) -> list[Squeezed]:
+        """All of the model's, in the order of a forward."""
+        return [*(linear for layer in self._layers for linear in layer.linears), self._head]
+
+    @property
     def weight_bytes(self) -> int:
         """Memory of weights and embedding."""
         linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]

@@ -79,6 +79,12 @@ class EngineSection(Section):
         "rows of prompts and decodes in one forward, drafts not counted; longer prompts go in chunks",
         ge=16,
     )
+    rows_beside_decodes: int = restart(
+        32,
+        "rows of prompts in a step in which others decode: the fewer, the less a long prompt makes these wait, and the "
+        "longer it waits itself; 0 sets no limit",
+        ge=0,
+    )
     max_context: int = restart(0, "tokens of prompt and output together; 0 takes the model's limit", ge=0)
     kv_mib: int = restart(1024, "memory for keys and values, MiB", ge=1)
     block_size: int = restart(16, "tokens in a block of the KV pool", ge=1, le=256)
