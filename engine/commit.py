@@ -25,6 +25,11 @@ class Ending(NamedTuple):
     refused: bool = False  # with an error: see Output
     logprobs: list[TokenLogprob] | None = None  # one for each of `tokens`, if asked for
 
+    @property
+    def distrusts(self) -> bool:
+        """Whether the model failed, and not what the request asks for: its keys and values may be no numbers either."""
+        return self.finish == "error" and not self.refused and not self.tokens
+
 
 def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
     """Cut a verdict's tokens at the sequence's end. Feeds the sequence's stop-string finder; changes nothing else."""

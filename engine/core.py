@@ -322,7 +322,7 @@ class Engine:
         return outputs
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:
-        if ending.finish == "error":
+        if ending.distrusts:
             self._memory.clear(self.pool.distrust(sequence.table.blocks))
         self.scheduler.remove(sequence)
         self.policy.forget(sequence.id)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.api import Request
+from engine.api import Grammar, Request
 from engine.core import Engine
 from engine.model.loader import LoadedModel
 from engine.sampling.rng import text_seed
@@ -154,6 +154,15 @@ def test_a_prompt_that_is_computed_again_midway_is_judged_once(
     assert 1 < before < 60, "it was to be preempted midway"
     found = finish(tight)["judged"].prompt_logprobs
     assert [(one.token, one.rank) for one in found[1:]] == [(one.token, one.rank) for one in expected[1:]]
+
+
+def test_a_request_that_excludes_itself_takes_no_prefix_from_others(make_engine: MakeEngine) -> None:
+    """It ends in an error, but not one of the model's."""
+    engine = make_engine("none")
+    impossible = Grammar("choice", '["no"]')
+    stuck = request("stuck", COMMON, grammar=impossible, banned_tokens=tuple(range(VOCABULARY - 1)))
+    assert generate(engine, stuck)["stuck"].finish == "error"
+    assert generate(engine, request("next", COMMON))["next"].report.cached_tokens == 16
 
 
 def test_what_a_fault_left_is_not_found(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
