@@ -56,6 +56,9 @@ class LongAttention {
 
    private:
     static constexpr int64_t kTiles = kQueries / 16;
+    // See attention_tiles.h. A power of two: here a score is scaled twice, rounded and not, and must come out the same, or
+    // their difference would be an exponent of its own where a query sees none of a chunk.
+    static constexpr float kUnseen = -0x1p100f;
 
     // Sixteen queries.
     struct State {

@@ -125,6 +125,24 @@ def test_trees_equal_the_lean_forwards(
     assert float(error.max()) < 0.04
 
 
+@pytest.mark.parametrize("window", [21, 64])
+def test_a_query_may_see_nothing_of_a_long_chunks_first_keys(
+    tmp_path: Path, native: NativeOps, window: int
+) -> None:
+    """A window behind which the last of many queries that attend together are, of a head of their own."""
+    changes = {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    both = Both(make_model_dir(tmp_path, "mistral", sliding_window=window, **changes), native, 16)
+    generator = torch.Generator().manual_seed(1)
+    table = BlockTable(both.pool)
+    for rows in (37, 300):
+        tokens = torch.randint(300, (rows,), generator=generator).tolist()
+        wanted, got = both.run(Span(table, table.committed, tokens, rows))
+        table.commit(table.committed + rows)
+        spread = wanted.float().max(-1).values - wanted.float().min(-1).values
+        error = (got.float() - wanted.float()).abs().max(-1).values / spread
+        assert float(error.max()) < 0.04
+
+
 def test_the_loader_takes_it_and_says_so(tmp_path: Path, kernel_cache: Path, native: NativeOps) -> None:
     said: list[str] = []
     loaded = load(make_model_dir(tmp_path, head_dim=32), torch.bfloat16, CPU, said.append, cache=kernel_cache)
