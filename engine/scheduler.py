@@ -17,6 +17,8 @@ from engine.sequence import Sequence
 
 # At so many positions attention over them costs a row as much again as all the rest of a forward.
 _ATTENTION_DOUBLES: Final = 1000
+# However long its context, a prompt gets this share of the rows that it would get at its start: it has to end.
+_LEAST_SHARE: Final = 0.25
 
 
 class Chunk(NamedTuple):
@@ -84,7 +86,7 @@ class Scheduler:
             sequence = self.running[at]
             at += 1
             decodes = sequence.uncomputed == 1
-            price = 1 + sequence.table.committed / _ATTENTION_DOUBLES if limited else 1.0
+            price = self._price(sequence) if limited else 1.0
             rows = 1 if decodes else min(sequence.uncomputed, math.ceil(max(left, 0.0) / price))
             if rows == 0 or not self._reserve(sequence, rows, step.copies):
                 continue
@@ -94,6 +96,11 @@ class Scheduler:
                 step.chunks.append(Chunk(sequence, rows))
                 left -= rows * price
         return step._replace(preempted=before - len(self.running))
+
+    @staticmethod
+    def _price(sequence: Sequence) -> float:
+        """What a row of its prompt costs now, in rows of a text that begins."""
+        return min(1 + sequence.table.committed / _ATTENTION_DOUBLES, 1 / _LEAST_SHARE)
 
     def grant(self, sequence: Sequence, k: int) -> int:
         """Reserve room for a draft of up to k tokens of a sequence that decodes; the length that there is room for."""

@@ -69,17 +69,16 @@ class TileAttention {
         for (; key < end; key += kChunk) {
             values_.fetch(kAll);
             for (int64_t g = 0; g < groups; g++) score(keys, kv_heads, slots_[g], tile, scores_ + g * 16 * kQueries);
-            int64_t ahead[kChunk / 16];
-            const int64_t next = find_slots(table, block_size, key + kChunk, end, ahead);
-            keys_.expect(ahead, next);
-            values_.expect(ahead, next);
+            const int64_t next = find_slots(table, block_size, key + kChunk, end, ahead_);
+            keys_.expect(ahead_, next);
+            values_.expect(ahead_, next);
             const bool inside = key + 16 * groups <= lowest + 1 && (window <= 0 || key > highest - window);
             weigh(key, 16 * groups, inside, scaling, window, top, sum);
             for (int64_t head = tile.from; head < tile.to; head++) {
                 pair_values(values, kv_heads, head, groups, tile.to - tile.from);
                 add_values(own * (head - tile.from), own, 8 * groups);
             }
-            std::copy(ahead, ahead + next, slots_);
+            std::copy(ahead_, ahead_ + next, slots_);
             groups = next;
         }
         write(out, spans.first_row[tile.span], tile, heads, share, sum);
@@ -291,7 +290,7 @@ class TileAttention {
     const int64_t* own_ = nullptr;    // positions of the span's rows
     int64_t start_ = 0;
     __mmask16 columns_[kMostRows];  // by row of a tree: the queries that see it
-    int64_t slots_[kChunk / 16];
+    int64_t slots_[kChunk / 16], ahead_[kChunk / 16];  // of this chunk of keys, and of the next
     Ahead keys_, values_;
     alignas(64) uint32_t queries_[kQueries * kMaxDim / 2 * kQueries];  // at most 16 heads of one query each
     alignas(64) float scores_[kChunk * kQueries];

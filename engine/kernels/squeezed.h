@@ -20,7 +20,9 @@
 //     third       name d   name c       name b   name a       four bits each
 #pragma once
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,7 +33,7 @@
 
 #include "common.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512VBMI__)
+#if defined(__AVX512BF16__) && defined(__AVX512VBMI2__) && defined(__AVX512BW__)
 #define SPECD_SQUEEZED 1
 #else
 #define SPECD_SQUEEZED 0
