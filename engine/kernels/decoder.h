@@ -1,5 +1,6 @@
 // A whole forward of llama blocks in one call: one parallel region, no Python between the operations.
-// engine/model/lean.py is its specification, operation by operation and rounding by rounding.
+// engine/model/lean.py is its specification, operation by operation. It rounds in fewer places: the residual stream is
+// in float32, so that near ties between tokens fall as they would without rounding more often.
 #pragma once
 
 #include <omp.h>
@@ -52,15 +53,15 @@ extern "C" struct Step {
 
 #if SPECD_SQUEEZED
 
-inline void norm_rows(const bf16* x, const int64_t* pick, const float* weight, bf16* out, int64_t rows, int64_t size,
+inline void norm_rows(const float* x, const int64_t* pick, const float* weight, bf16* out, int64_t rows, int64_t size,
                       float eps) {
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const bf16* from = x + (pick ? pick[row] : row) * size;
+        const float* from = x + (pick ? pick[row] : row) * size;
         float squares = 0;
-        for (int64_t i = 0; i < size; i++) squares += widen(from[i]) * widen(from[i]);
+        for (int64_t i = 0; i < size; i++) squares += from[i] * from[i];
         const float scale = 1.0f / std::sqrt(squares / size + eps);
-        for (int64_t i = 0; i < size; i++) narrow(widen(from[i]) * scale * weight[i], out[row * size + i]);
+        for (int64_t i = 0; i < size; i++) narrow(from[i] * scale * weight[i], out[row * size + i]);
     }
 }
 
@@ -92,7 +93,6 @@ class Forward {
         sizes_[1] = rows * width;
         sizes_[2] = rows * d_.heads * d_.dim;
         sizes_[3] = rows * d_.intermediate;
-        sizes_[4] = rows * d_.hidden;
         static std::vector<bf16> workspace;  // one forward at a time: the engine's loop is its only caller
         int64_t total = 0;
         for (int64_t size : sizes_) total += size;
@@ -101,7 +101,9 @@ class Forward {
         qkv_ = normed_ + sizes_[0];
         attended_ = qkv_ + sizes_[1];
         gated_ = attended_ + sizes_[2];
-        hidden_ = gated_ + sizes_[3];
+        static std::vector<float> residual;
+        if (static_cast<int64_t>(residual.size()) < rows * d_.hidden) residual.assign(rows * d_.hidden, 0.0f);
+        hidden_ = residual.data();
     }
 
     void run() {
@@ -125,7 +127,8 @@ class Forward {
     void embed() {
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < s_.rows; row++) {
-            std::memcpy(hidden_ + row * d_.hidden, d_.embedding + s_.tokens[row] * d_.hidden, d_.hidden * sizeof(bf16));
+            const bf16* from = d_.embedding + s_.tokens[row] * d_.hidden;
+            for (int64_t i = 0; i < d_.hidden; i++) hidden_[row * d_.hidden + i] = widen(from[i]);
         }
     }
 
@@ -168,10 +171,8 @@ class Forward {
                  [&](int64_t strip, int64_t first, int64_t count, const float* sums) {
                      const int64_t columns = std::min(kStrip, linear.out - strip * kStrip);
                      for (int64_t row = 0; row < count; row++) {
-                         bf16* to = hidden_ + (first + row) * d_.hidden + strip * kStrip;
-                         for (int64_t c = 0; c < columns; c += kTile) {
-                             narrow16(_mm512_add_ps(widen16(to + c), rounded(sums + row * kStrip + c)), to + c);
-                         }
+                         float* to = hidden_ + (first + row) * d_.hidden + strip * kStrip;
+                         for (int64_t c = 0; c < columns; c++) to[c] += sums[row * kStrip + c];
                      }
                  });
     }
@@ -258,8 +259,9 @@ class Forward {
 
     const Decoder& d_;
     const Step& s_;
-    int64_t sizes_[5];
-    bf16 *normed_, *qkv_, *attended_, *gated_, *hidden_;
+    int64_t sizes_[4];
+    bf16 *normed_, *qkv_, *attended_, *gated_;
+    float* hidden_;  // [rows, H], the residual stream
 };
 
 #endif  // SPECD_SQUEEZED

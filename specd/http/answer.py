@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import Send
 
@@ -23,6 +23,10 @@ from specd.http.sse import EventStream
 from specd.serving import ServedModel
 
 log = logging.getLogger(__name__)
+
+_STATUS_SECONDS: Final = 1.0
+"""So long the status of a stream waits for the engine, whose refusals come with its next step. A request that waits for
+its turn gets its headers then, for clients and proxies count the seconds to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,9 @@ class Answer:
         await json_response(self._with_prompt_logprobs(answer))({"type": "http"}, _no_receive, send)
 
     async def stream(self, send: Send) -> None:
-        """Server-sent events. Until the engine's first output a refusal has its status, from then on it is an event."""
+        """Server-sent events. A refusal that comes at once has its status, a later one is an event."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._ping_seconds):
+            async with asyncio.timeout(min(self._ping_seconds, _STATUS_SECONDS)):
                 self._early.append(await self._flight.next())
         events = EventStream(send)
         await events.open()
