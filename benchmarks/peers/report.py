@@ -87,7 +87,7 @@ def page(result: Result, command: str, date: str) -> str:
     lines = [
         "# The daemon against its peers",
         "",
-        f"Made by `{command}` on {date}: demo model, bf16, CPU, closed loop over HTTP, streamed,",
+        f"Made by `{command}` on {date}: demo model, bf16, CPU, closed loop over HTTP,",
         "greedy. All servers run in one session and take turns, each figure is a median; rounds and machine are in",
         "`peers.json`.",
         "",

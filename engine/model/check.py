@@ -74,7 +74,9 @@ def self_check(
 def _prompts(model: Any) -> tuple[list[int], list[int]]:
     vocabulary = model.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
-    first, second = (torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (39, 22))
+    first, second = (
+        torch.randint(vocabulary, (n,), generator=generator).tolist() for n in (59, 22)
+    )  # prefill of more than 32 rows may take another path
     return first, second
 
 
@@ -90,12 +92,12 @@ def _ragged(model: Any, forward: Forward, kernels: Kernels | None, shapes: dict[
             span.table.reserve(span.end)
         return runner.run(forward, runner.pack(spans))
 
-    run(Span(a, 0, first[:20], 0))
-    a.commit(20)
-    run(Span(a, 20, [*first[20:35], second[0], second[1]], 2), Span(b, 0, second[:21], 1))
-    a.commit(35)
+    run(Span(a, 0, first[:40], 0))
+    a.commit(40)
+    run(Span(a, 40, [*first[40:55], second[0], second[1]], 2), Span(b, 0, second[:21], 1))
+    a.commit(55)
     b.commit(21)
-    four = run(Span(a, 35, first[35:], 4))
+    four = run(Span(a, 55, first[55:], 4))
     return torch.cat([four, run(Span(b, 21, second[21:], 1))])  # a row alone may take another path
 
 
