@@ -10,11 +10,11 @@ PolicyKind = Literal["ewma", "static", "off"]
 class LoadSettings:
     """The load policy: a cap on k by the number of running requests, off above a threshold."""
 
-    table: tuple[tuple[int, int], ...] = ((2, 8), (8, 4), (16, 2), (32, 1))
+    table: tuple[tuple[int, int], ...] = ((2, 8), (4, 6), (8, 3), (12, 1))
     """(up to this many running requests, cap on k), running ascending; the last cap holds above it."""
-    off_above: int = 32
+    off_above: int = 12
     """Drafting is off while more requests than this are running."""
-    resume_at: int = 24
+    resume_at: int = 8
     """Once off, drafting comes back when no more than this many are running (hysteresis)."""
     dwell_steps: int = 16
     """A looser cap is granted only after the load has allowed it for this many steps in a row."""

@@ -98,10 +98,10 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
             1,
             Decision(8, Reason.REQUEST_FIXED, "the request asked for k = 9, k_max is 8"),
         ),
-        ({}, view(fixed_k=3), 17, Decision(1, Reason.LOAD_CAP, "load cap: 17 running > 16")),
-        ({}, view(fixed_k=3), 33, Decision(0, Reason.LOAD_OFF, "load off: 33 running > 32")),
+        ({}, view(fixed_k=3), 9, Decision(1, Reason.LOAD_CAP, "load cap: 9 running > 8")),
+        ({}, view(fixed_k=3), 13, Decision(0, Reason.LOAD_OFF, "load off: 13 running > 12")),
         ({"kind": "static"}, view(), 1, (4, Reason.STATIC)),
-        ({"kind": "static"}, view(), 10, (2, Reason.LOAD_CAP)),
+        ({"kind": "static"}, view(), 7, (3, Reason.LOAD_CAP)),
         ({"kind": "static", "static_k": 0}, view(), 1, (0, Reason.STATIC)),
         ({"kind": "off"}, view(), 1, Decision(0, Reason.DISABLED, 'disabled: kind = "off" by configuration')),
         ({"kind": "off"}, view(fixed_k=3), 1, (0, Reason.DISABLED)),
@@ -114,7 +114,7 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
             Decision(2, Reason.NO_ROOM, "no room: 3 tokens remain, one is the target's own"),
         ),
         ({}, view(remaining=1), 1, (0, Reason.NO_ROOM)),
-        ({}, view(remaining=3), 17, (1, Reason.LOAD_CAP)),
+        ({}, view(remaining=3), 9, (1, Reason.LOAD_CAP)),
     ],
 )
 def test_the_reason_names_what_settled_k_last(rules, request_view, running, expected):

@@ -1,5 +1,6 @@
 """The load policy as a state machine over running counts."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,6 +12,7 @@ from policies.load import LoadPolicy
 from policies.settings import LoadSettings
 
 RAMP = [*range(1, 49), *range(48, 0, -1)]
+RULES = LoadSettings(table=((2, 8), (8, 4), (16, 2), (32, 1)), off_above=32, resume_at=24)
 
 
 def run(policy, counts):
@@ -39,7 +41,7 @@ def allowed_after(settings, running, cap):
 
 
 def test_a_ramp_up_and_down_passes_full_shrunk_off_and_back():
-    limits = run(LoadPolicy(LoadSettings(), k_max=8), [*RAMP, *[1] * 40])
+    limits = run(LoadPolicy(RULES, k_max=8), [*RAMP, *[1] * 40])
     states = [limit.state for limit in limits]
     turns = [states[0]] + [after for before, after in pairwise(states) if before != after]
     assert turns == [LoadState.FULL, LoadState.SHRUNK, LoadState.OFF, LoadState.SHRUNK, LoadState.FULL]
@@ -47,13 +49,13 @@ def test_a_ramp_up_and_down_passes_full_shrunk_off_and_back():
 
 
 def test_drafting_goes_off_at_one_count_and_comes_back_at_a_lower_one():
-    policy = LoadPolicy(LoadSettings(dwell_steps=0), k_max=8)
+    policy = LoadPolicy(replace(RULES, dwell_steps=0), k_max=8)
     off_at = [running for running, limit in zip(RAMP, run(policy, RAMP), strict=True) if limit.cap == 0]
     assert (off_at[0], off_at[-1]) == (33, 25)
 
 
 def test_a_load_that_swings_around_the_threshold_does_not_switch_drafting_on_and_off():
-    limits = run(LoadPolicy(LoadSettings(), k_max=8), [33, 31] * 200)
+    limits = run(LoadPolicy(RULES, k_max=8), [33, 31] * 200)
     assert {limit.state for limit in limits} == {LoadState.OFF}
 
 
@@ -78,13 +80,13 @@ def test_a_looser_cap_was_allowed_by_every_step_of_a_whole_dwell(settings, count
 
 
 def test_a_dwell_that_is_interrupted_starts_again():
-    policy = LoadPolicy(LoadSettings(table=((2, 8), (8, 4)), dwell_steps=3), k_max=8)
+    policy = LoadPolicy(replace(RULES, table=((2, 8), (8, 4)), dwell_steps=3), k_max=8)
     caps = [limit.cap for limit in run(policy, [5, 1, 1, 5, 1, 1, 1])]
     assert caps == [4, 4, 4, 4, 4, 4, 8]
 
 
 def test_a_dwell_grants_no_more_than_its_busiest_step_allowed():
-    policy = LoadPolicy(LoadSettings(table=((2, 8), (8, 4), (16, 2)), dwell_steps=3), k_max=8)
+    policy = LoadPolicy(replace(RULES, table=((2, 8), (8, 4), (16, 2)), dwell_steps=3), k_max=8)
     limits = run(policy, [16, 8, 1, 1, 1])
     assert [limit.cap for limit in limits] == [2, 2, 2, 4, 4]
     assert limits[3].text == "load cap: held for 3 more steps"
@@ -109,7 +111,7 @@ def test_a_steady_load_ends_at_what_the_rules_allow(settings, running):
     ],
 )
 def test_the_text_says_which_count_met_which_bound(counts, text):
-    assert run(LoadPolicy(LoadSettings(), k_max=8), counts)[-1].text == text
+    assert run(LoadPolicy(RULES, k_max=8), counts)[-1].text == text
 
 
 def test_a_table_that_ends_in_0_switches_drafting_off_by_itself():
@@ -120,9 +122,9 @@ def test_a_table_that_ends_in_0_switches_drafting_off_by_itself():
 
 
 def test_new_rules_tighten_at_the_next_step_and_loosen_after_a_dwell():
-    policy = LoadPolicy(LoadSettings(), k_max=8)
+    policy = LoadPolicy(RULES, k_max=8)
     run(policy, [1])
-    policy.configure(LoadSettings(table=((48, 2),), dwell_steps=3), k_max=8)
+    policy.configure(replace(RULES, table=((48, 2),), dwell_steps=3), k_max=8)
     assert policy.step(1).cap == 2
-    policy.configure(LoadSettings(table=((48, 6),), dwell_steps=3), k_max=8)
+    policy.configure(replace(RULES, table=((48, 6),), dwell_steps=3), k_max=8)
     assert [limit.cap for limit in run(policy, [1] * 3)] == [2, 2, 6]
