@@ -54,7 +54,10 @@ def test_kill_9_under_load(daemon: RealDaemon) -> None:
         errors = [error for future in asked if (error := future.exception())]
         assert len(errors) == IN_ENGINE
         assert all(SENTENCE in str(error) for error in errors)
-        assert {type(error) for error in errors} == {openai.InternalServerError, openai.APIError}
+        for number, future in enumerate(asked):
+            if error := future.exception():  # a stream that has begun can only say so in an event
+                kinds = (openai.InternalServerError, openai.APIError)[: 1 + number % 2]
+                assert type(error) in kinds, f"request {number}: {error!r}"
         assert_served([future for future in asked if future.exception() is None])
         assert ask(client, stream=False, tokens=7) == 7
     status = daemon.status()["engine"]
