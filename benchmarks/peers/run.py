@@ -209,7 +209,8 @@ def _rate(samples: list[Sample]) -> float:
 
 
 def _write(args: argparse.Namespace, result: Result, measured: Measured) -> None:
-    options = f"--rounds {args.rounds} --tokens {args.tokens}"
+    left_out = f" --without {' '.join(args.without)}" if args.without else ""
+    options = f"--rounds {args.rounds} --tokens {args.tokens}{left_out}"
     command = f'make bench-peers DATA=… ARGS="{options}"'
     date = datetime.now(UTC).date().isoformat()
     args.out.mkdir(parents=True, exist_ok=True)
