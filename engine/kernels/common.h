@@ -65,4 +65,15 @@ inline float sum_of(Lanes x) {
     return x[0] + x[1];
 }
 
+// Rotary embedding of one head, in place. cosine, sine: [dim]
+template <typename T>
+void rotate_head(T* x, const float* cosine, const float* sine, int64_t dim) {
+    const int64_t half = dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        const float a = widen(x[i]), b = widen(x[i + half]);
+        narrow(a * cosine[i] - b * sine[i], x[i]);
+        narrow(b * cosine[i + half] + a * sine[i + half], x[i + half]);
+    }
+}
+
 }  // namespace specd

@@ -43,18 +43,12 @@ void silu_mul(const T* gate_up, T* out, int64_t rows, int64_t size) {
 // Rotary embedding in place on the first `heads` heads of each row [stride]; cos, sin [T, dim].
 template <typename T>
 void rotate(T* x, int64_t stride, const float* cosine, const float* sine, int64_t rows, int64_t heads, int64_t dim) {
-    int64_t half = dim / 2;
 #pragma omp parallel for if (rows * heads * dim > kGrain)
     for (int64_t row = 0; row < rows; row++) {
         const float* c = cosine + row * dim;
         const float* s = sine + row * dim;
         for (int64_t head = 0; head < heads; head++) {
-            T* v = x + row * stride + head * dim;
-            for (int64_t i = 0; i < half; i++) {
-                float a = widen(v[i]), b = widen(v[i + half]);
-                narrow(a * c[i] - b * s[i], v[i]);
-                narrow(b * c[i + half] + a * s[i + half], v[i + half]);
-            }
+            rotate_head(x + row * stride + head * dim, c, s, dim);
         }
     }
 }

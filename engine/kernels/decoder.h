@@ -65,15 +65,6 @@ inline void norm_rows(const float* x, const int64_t* pick, const float* weight, 
     }
 }
 
-inline void rotate_head(bf16* x, const float* cosine, const float* sine, int64_t dim) {
-    const int64_t half = dim / 2;
-    for (int64_t i = 0; i < half; i++) {
-        const float a = widen(x[i]), b = widen(x[i + half]);
-        narrow(a * cosine[i] - b * sine[i], x[i]);
-        narrow(b * cosine[i + half] + a * sine[i + half], x[i + half]);
-    }
-}
-
 // What a thread computes with.
 struct Worker {
     Scratch strips;

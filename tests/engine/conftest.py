@@ -10,7 +10,7 @@ from msgspec import structs
 
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
-from engine.kernels.native import build
+from engine.kernels.native import NativeOps, build
 from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
@@ -37,6 +37,15 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++"):
         build(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def squeezing(kernel_cache: Path) -> NativeOps:
+    """The native kernels, where they have those of squeezed weights."""
+    ops = NativeOps(build(kernel_cache), torch.bfloat16)
+    if not ops.squeezes:
+        pytest.skip("needs a processor with AVX512-BF16; elsewhere other forwards run")
+    return ops
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Twelve bits hold a bf16 weight: each comes back bit by bit, and products are those of the weights as they were."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.kernels.native import NativeOps, build
+from engine.kernels.native import NativeOps
 from engine.model.squeezed import Arena, Squeezed, squeezed_bytes
 
 pytestmark = pytest.mark.skipif(
@@ -18,11 +17,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def native(kernel_cache: Path) -> NativeOps:
-    ops = NativeOps(build(kernel_cache), torch.bfloat16)
-    if not ops.squeezes:
-        pytest.skip("needs a processor with AVX512-BF16; elsewhere the weights are packed by oneDNN")
-    return ops
+def native(squeezing: NativeOps) -> NativeOps:
+    return squeezing
 
 
 def squeezed(native: NativeOps, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Squeezed:
