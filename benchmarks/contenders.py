@@ -38,7 +38,7 @@ class Ours:
 
     def __init__(self, path: Path, cache: Path | None, *, kind: DraftKind = "ngram", **settings: Any) -> None:
         """settings: of Launch."""
-        self._draft = DraftSettings(kind=kind)
+        self._draft = DraftSettings(kinds=(kind,))
         launch = Launch(
             model_path=str(path), cache_dir=str(cache) if cache else "", draft=self._draft, **settings
         )

@@ -12,7 +12,7 @@ from policies.base import GRAMMAR, LoadState
 from policies.settings import PolicySettings
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-DraftKind = Literal["none", "ngram", "layer-skip"]
+DraftKind = Literal["none", "ngram", "suffix", "layer-skip", "model", "eagle", "medusa", "mtp"]
 Quantization = Literal["none", "int8", "fp8"]
 Verification = Literal["token", "block"]
 """How chains that were drawn from a law are verified: each token by its own ratio of probabilities, or the draft as a
@@ -155,9 +155,9 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
     proposer: str
     """Who was asked for a draft; "none" when k = 0."""
     k: int
-    """What the policy chose."""
+    """What the policy chose: levels of the draft."""
     drafted: int
-    """What the proposer put forward, at most k."""
+    """Tokens that the proposer put forward: at most k, but for a tree."""
     examined: int
     accepted: int
     reason: str
@@ -236,9 +236,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Tokens of prompt and output together."""
     kv_blocks: int
     block_size: int
-    proposer: DraftKind
+    proposers: tuple[str, ...]
+    """Names of those who may draft, in the order in which they were configured."""
     memory: dict[str, int]
-    """Bytes by use: "weights", "kv", "draft_kv", "verify"."""
+    """Bytes by use: "weights", "draft_weights", "kv", "draft_kv", "verify"."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -248,9 +249,14 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who drafts. All but `kind` can change while running."""
+    """Who drafts. All but the kinds and the paths can change while running."""
 
-    kind: DraftKind = "ngram"
+    kinds: tuple[DraftKind, ...] = ("ngram",)
+    """The policy chooses among these, by request and by round."""
+    model_path: str = ""
+    """Kind "model": a local Hugging Face directory."""
+    head_path: str = ""
+    """Kinds "eagle" and "medusa": a local directory with a head."""
     ngram_min: int = 2
     """Shortest match of the text's end that prompt lookup trusts, in tokens."""
     ngram_max: int = 5

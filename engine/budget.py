@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.api import Launch
 from engine.available import mib
+from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 
 # Bytes for each of a verify row's logits beside the logits and their edited copy: the law, the same sorted, and its
@@ -26,9 +27,12 @@ class Budget:
     """Bytes by use."""
 
     weights: int
+    draft_weights: int
+    """Of draft models and heads."""
     kv: int
+    """Of the target."""
     draft_kv: int
-    """Of proposers with a cache of their own."""
+    """Of proposers with a cache of their own, with what they keep of the target's forward."""
     verify: int
     """Logits, laws and activations of the largest step: every running text with the longest draft, and a full share of
     prompts whose logprobs are asked for.
@@ -41,8 +45,8 @@ class Budget:
     def text(self) -> str:
         """For people."""
         return (
-            f"weights {mib(self.weights)}, target KV {mib(self.kv)}, draft KV {mib(self.draft_kv)}, "
-            f"verify slots {mib(self.verify)}"
+            f"weights {mib(self.weights)}, draft weights {mib(self.draft_weights)}, target KV {mib(self.kv)}, "
+            f"draft KV {mib(self.draft_kv)}, verify slots {mib(self.verify)}"
         )
 
     def shortage(self, available: int) -> str | None:
@@ -50,34 +54,37 @@ class Budget:
         missing = self.kv + self.draft_kv + self.verify - available
         if missing <= 0:
             return None
-        if missing < self.kv:
-            lower = f"lower engine.kv_mib to {(self.kv - missing) >> 20}"
+        if missing < self.kv + self.draft_kv:
+            lower = f"lower engine.kv_mib to {(self.kv + self.draft_kv - missing) >> 20}"
         else:
             lower = "lower engine.max_running or policy.k_max"
         return f"memory for {self.text()} is {mib(missing)} more than the {mib(available)} available: {lower}"
 
 
-def budget(launch: Launch, loaded: LoadedModel) -> Budget:
+def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
     """What an engine with these settings needs. `policy.k_max` counts as it is at launch."""
+    positions = kv_blocks(launch, loaded, parts) * launch.block_size
     size = loaded.dtype.itemsize
     verified = launch.max_running * (launch.policy.k_max + 1)
     rows = verified + launch.max_batch_tokens
     return Budget(
         weights=loaded.weight_bytes,
-        kv=kv_blocks(launch, loaded) * launch.block_size * loaded.bytes_per_position,
-        draft_kv=0,
+        draft_weights=parts.weight_bytes,
+        kv=positions * loaded.bytes_per_position,
+        draft_kv=positions * parts.bytes_per_position(size),
         verify=(rows * size + verified * (size + _LAW_BYTES)) * loaded.vocabulary
         + rows * loaded.row_width * size,
     )
 
 
-def kv_blocks(launch: Launch, loaded: LoadedModel) -> int:
-    """Blocks that the memory for keys and values holds. Raises CannotServeError if there is none."""
-    blocks = launch.kv_bytes // (loaded.bytes_per_position * launch.block_size)
+def kv_blocks(launch: Launch, loaded: LoadedModel, parts: Parts) -> int:
+    """Blocks that the memory for keys and values holds, the drafts' included. Raises CannotServeError if none."""
+    each = loaded.bytes_per_position + parts.bytes_per_position(loaded.dtype.itemsize)
+    blocks = launch.kv_bytes // (each * launch.block_size)
     if blocks < 1:
         raise CannotServeError(
             f"{launch.kv_bytes >> 20} MiB hold no block of {launch.block_size} tokens at "
-            f"{loaded.bytes_per_position} bytes each: raise engine.kv_mib"
+            f"{each} bytes each: raise engine.kv_mib"
         )
     return blocks
 

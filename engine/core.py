@@ -24,9 +24,11 @@ from engine.available import available_bytes, mib
 from engine.batch import RaggedBatch, Span
 from engine.budget import CannotServeError, budget, kv_blocks, require, weights_shortage
 from engine.commit import Ending, moves, settle
-from engine.draft.base import NO_DRAFT, Ask, Draft, drafts_for
-from engine.draft.constrained import asks_for_draft, settled_draft
-from engine.draft.registry import make_proposer
+from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.constrained import settled_draft
+from engine.draft.features import Features
+from engine.draft.registry import Parts, Proposers, load_parts
+from engine.draft.roster import Order
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.errors import GrammarError
 from engine.grammar.vocabulary import GrammarVocabulary
@@ -62,22 +64,35 @@ class Work(NamedTuple):
 class Engine:
     """Tokens in, tokens out. Not thread-safe: one loop calls it."""
 
-    def __init__(self, launch: Launch, loaded: LoadedModel, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        loaded: LoadedModel,
+        tokenizer: Tokenizer | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        """parts: what the drafts need beside the target; None loads it."""
+        parts = load_parts(launch.draft, loaded, _silent) if parts is None else parts
         self._launch = launch
         self._loaded = loaded
         self._tokenizer = tokenizer
         context = min(launch.max_context or loaded.max_context, loaded.max_context)
-        blocks = kv_blocks(launch, loaded)
-        self.memory = budget(launch, loaded).as_dict()
+        blocks = kv_blocks(launch, loaded, parts)
+        self.memory = budget(launch, loaded, parts).as_dict()
         self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache)
         # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
         self._root = root(f"{launch.model_path} {loaded.dtype} {launch.quantization}")
-        self._memory = KVMemory(loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device)
+        widths = {name: reads.width for name, reads in parts.reads.items()}
+        self._memory = KVMemory(
+            loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device, features=widths
+        )
+        self._features = Features(self._memory, parts.reads)
         self.scheduler = Scheduler.of(launch, self.pool)
         self._runner = Runner(self._memory, loaded.kernels)
         self._draft_settings = launch.draft
         self._verification = launch.verification
-        self._proposer = make_proposer(launch.draft, loaded, self._runner)
+        self._proposers = Proposers(parts, loaded, self._memory, self._runner)
+        self._roster = self._proposers.roster(launch.draft)
         self.policy = Controller(self._costed(launch.policy))
         self.max_context = min(context, blocks * launch.block_size)  # what one request can be at most
         self._limits = Limits(
@@ -104,11 +119,12 @@ class Engine:
         device, dtype = torch.device(launch.device), getattr(torch, launch.dtype)
         require(weights_shortage(path, available_bytes(device)))
         loaded = load(path, dtype, device, say, cache=cache, quantization=launch.quantization)
-        needs, available = budget(launch, loaded), available_bytes(device)
+        parts = load_parts(launch.draft, loaded, say)
+        needs, available = budget(launch, loaded, parts), available_bytes(device)
         say(f"memory: {needs.text()}; {mib(available)} are available beside the weights")
         require(needs.shortage(available))
         file = path / "tokenizer.json"
-        engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None)
+        engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None, parts)
         if launch.device == "cuda" and launch.cuda_graphs:
             engine.capture(CudaCapture(), say)
         return engine
@@ -132,6 +148,11 @@ class Engine:
     def model_type(self) -> str:
         """transformers' name of the architecture."""
         return self._loaded.model_type
+
+    @property
+    def proposers(self) -> tuple[str, ...]:
+        """Names of those who may draft."""
+        return tuple(proposer.name for proposer in self._roster.proposers)
 
     @property
     def has_work(self) -> bool:
@@ -160,7 +181,7 @@ class Engine:
     ) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
         if draft != self._draft_settings:
-            self._proposer = make_proposer(draft, self._loaded, self._runner)
+            self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
         self._verification = verification
         self.policy.configure(self._costed(policy))
@@ -236,7 +257,8 @@ class Engine:
                 self._enter(request, outcome)
 
     def _costed(self, policy: PolicySettings) -> PolicySettings:
-        return policy if policy.draft_cost is not None else replace(policy, draft_cost=self._proposer.cost)
+        costs = [proposer.cost for proposer in self._roster.proposers]
+        return policy if policy.draft_cost is not None else replace(policy, draft_cost=max(costs, default=0))
 
     def _stream(self, request: Request) -> TextStream | None:
         if not request.sampling.stop or self._tokenizer is None:
@@ -256,17 +278,22 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             kv_free=self.pool.available / self.pool.total,
         )
-        decisions = self.policy.decide(load, [view(sequence) for sequence in decodes])
+        views = [view(sequence, self._roster.options(sequence)) for sequence in decodes]
+        decisions = self.policy.decide(load, views)
         return [
-            granted(decision, self.scheduler.grant(sequence, decision.k))
+            granted(decision, self.scheduler.grant(sequence, decision.tokens))
             for sequence, decision in zip(decodes, decisions, strict=True)
         ]
 
     def _draft(self, decodes: list[Sequence], decisions: list[Decision]) -> list[Draft]:
         """One draft per decoding sequence."""
         pairs = list(zip(decodes, decisions, strict=True))
-        asks = [Ask(sequence, decision.k) for sequence, decision in pairs if asks_for_draft(decision)]
-        proposed = iter(drafts_for(asks, self._proposer))
+        orders = [
+            Order(decision.option.proposer, Ask(sequence, decision.tokens, decision.k))
+            for sequence, decision in pairs
+            if decision.option is not None
+        ]
+        proposed = iter(self._roster.drafts(orders))
         return [settled_draft(sequence, decision, proposed) for sequence, decision in pairs]
 
     def _pack(self, schedule: Schedule, drafts: list[Draft]) -> tuple[RaggedBatch, list[Work]]:
@@ -285,7 +312,10 @@ class Engine:
     def _verify(self, schedule: Schedule, batch: RaggedBatch, work: list[Work]) -> list[Verdict]:
         if batch.rows == 0:
             return []
-        logits = judge_prompts(schedule, batch, self._runner.run(self._loaded.forward, batch))
+        taps = self._features.taps()
+        logits = self._runner.run(self._loaded.forward, batch, taps)
+        self._features.keep(batch, taps)
+        logits = judge_prompts(schedule, batch, logits)
         return verify(logits, [Claim.of(sequence, draft) for sequence, draft in work], self._verification)
 
     def _commit(self, schedule: Schedule, work: list[Work], verdicts: list[Verdict]) -> list[Ending]:
@@ -310,8 +340,9 @@ class Engine:
     ) -> list[Round]:
         """Count the rounds and let the policy learn from them."""
         played = zip(decodes, decisions, drafts, endings, strict=False)
-        rounds = [count_round(*each, asked=self._proposer.name) for each in played]
-        self.policy.observe([observation(r) for r in rounds if r.drafted])
+        rounds = [count_round(*each) for each in played]
+        shown = zip(rounds, decisions, strict=True)
+        self.policy.observe([observation(r, decision) for r, decision in shown if r.drafted])
         return rounds
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
@@ -326,8 +357,12 @@ class Engine:
             self._memory.clear(self.pool.distrust(sequence.table.blocks))
         self.scheduler.remove(sequence)
         self.policy.forget(sequence.id)
-        self._proposer.forget(sequence.id)
+        self._roster.forget(sequence.id)
         return output(sequence, ending, sequence.report())
+
+
+def _silent(_: str) -> None:
+    """Says nothing."""
 
 
 def _rows(sequence: Sequence, rows: int, draft: Draft, *, logits: int) -> Span:

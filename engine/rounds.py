@@ -1,18 +1,19 @@
 """What others are told of a round: the policy before and after it, the daemon, and the client."""
 
+from dataclasses import replace
 from typing import Final
 
 from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.commit import Ending
 from engine.draft.base import Draft
 from engine.sequence import Sequence, Tally
-from policies.base import Decision, Observation, Reason, RequestView
+from policies.base import Decision, Observation, Option, Reason, RequestView
 
 _LONGEST_DRAFT: Final = 16
 
 
-def view(sequence: Sequence) -> RequestView:
-    """What the policy may know of a text."""
+def view(sequence: Sequence, options: tuple[Option, ...]) -> RequestView:
+    """What the policy may know of a text. options: what there is to draft with."""
     request = sequence.request
     speculate = request.speculate and request.sampling.prompt_logprobs is None
     return RequestView(
@@ -24,6 +25,7 @@ def view(sequence: Sequence) -> RequestView:
         speculate=speculate,
         fixed_k=request.k,
         forced=_forced(sequence) if speculate else 0,
+        options=options,
     )
 
 
@@ -36,15 +38,19 @@ def _forced(sequence: Sequence) -> int:
 
 def granted(decision: Decision, room: int) -> Decision:
     """The decision, with no more tokens than the pool had room for."""
-    if room == decision.k:
+    if room == decision.tokens:
         return decision
     reason = Reason.FORCED if room and decision.reason is Reason.FORCED else Reason.NO_ROOM
-    return Decision(room, reason, f"no room: the KV blocks left hold {room} of {decision.k} drafted tokens")
+    text = f"no room: the KV blocks left hold {room} of {decision.tokens} drafted tokens"
+    return Decision(
+        min(decision.k, room), reason, text, decision.option if room else None, room if decision.nodes else 0
+    )
 
 
-def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: Ending, *, asked: str) -> Round:
-    """Add a round to the text's tally. asked: the name of the engine's proposer."""
-    proposer = draft.proposer or (asked if decision.k > 0 else "none")
+def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: Ending) -> Round:
+    """Add a round to the text's tally."""
+    asked = "none" if decision.option is None else decision.option.proposer
+    proposer = draft.proposer or asked
     drafted = len(draft.tokens)
     sequence.tally.add(decision.k, proposer, drafted, ending.examined, ending.accepted)
     return Round(
@@ -60,9 +66,11 @@ def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: En
     )
 
 
-def observation(r: Round) -> Observation:
+def observation(r: Round, decision: Decision) -> Observation:
     """What the policy learns from a round."""
-    return Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)
+    seen = Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)
+    option = decision.option
+    return seen if option is None else replace(seen, grade=option.grade, width=option.width)
 
 
 def output(sequence: Sequence, ending: Ending, report: RequestReport | None = None) -> Output:

@@ -160,7 +160,7 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
         max_context=engine.max_context,
         kv_blocks=engine.pool.total,
         block_size=engine.pool.block_size,
-        proposer=launch.draft.kind,
+        proposers=engine.proposers,
         memory=engine.memory,
     )
 

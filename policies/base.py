@@ -34,6 +34,7 @@ class Reason(StrEnum):
     REQUEST_FIXED = "request_fixed"  # the request asked for this k
     REQUEST_OFF = "request_off"  # the request asked not to be speculated
     FORCED = "forced"  # the grammar leaves no choice: a draft that costs rows and nothing else
+    NO_OFFER = "no_offer"  # no proposer has a guess for this text now
     NO_ROOM = "no_room"  # remaining tokens, context or KV blocks allow fewer
 
 
@@ -46,12 +47,29 @@ class LoadState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """How many tokens to draft for one request in one round, and why."""
+class Option:
+    """What a proposer could do for a request in this round."""
 
-    k: int
+    proposer: str
+    k: int  # levels that it can draft now, at most
+    grade: int = 0  # how good it finds its own guess; each grade's acceptance is learned apart
+    width: int = 1  # nodes a level, about: 1 is a chain, more is a tree
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How far to draft for one request in one round, who does it, and why."""
+
+    k: int  # levels: of a chain, its tokens
     reason: Reason
     text: str  # one clause for people: "load cap: 17 running >= 16"
+    option: Option | None = None  # None: nobody drafts, or the grammar does
+    nodes: int = 0  # tokens of a tree in all, >= k; 0 for a chain
+
+    @property
+    def tokens(self) -> int:
+        """Drafted tokens that are to be verified, at most: each costs a row."""
+        return self.nodes or self.k
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +84,9 @@ class RequestView:
     speculate: bool  # False: the request asked for plain decoding
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
     forced: int = 0  # next tokens that its grammar leaves no choice about
+    options: tuple[
+        Option, ...
+    ] = ()  # what there is to choose from, in the order in which proposers are configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +100,9 @@ class LoadView:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one round showed. `accepted <= examined <= drafted`, and `examined - accepted` is 0 or 1."""
+    """What one round showed, in levels of its draft. `accepted <= examined <= drafted`, and `examined - accepted` is 0
+    or 1.
+    """
 
     request: str
     traffic_class: str
@@ -87,6 +110,8 @@ class Observation:
     drafted: int
     examined: int
     accepted: int
+    grade: int = 0  # of the option that was chosen
+    width: int = 1
 
 
 class Policy(Protocol):

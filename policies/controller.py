@@ -6,11 +6,13 @@ For each request, in this order; the reason names what settled it last:
     wanted  0 if the request or the configuration says so, else the request's own k, else the chooser's
             (`policies.textbook`)
     load    no more than the load allows (`policies.load`)
+    offer   no more than the proposer has; 0 where none has a guess
     room    no more than remaining_tokens - 1: every round commits one token of the target's own
     probe   a short draft where k = 0 leaves no evidence (`policies.probe`)
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -21,6 +23,7 @@ from policies.probe import Probes
 from policies.settings import PolicySettings
 from policies.textbook import chooser
 
+_NO_OFFER: Final = Decision(0, Reason.NO_OFFER, "no proposer has a guess")
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
 
 
@@ -88,7 +91,7 @@ class Controller(Policy):
         return _forced(k) if k > 0 else None
 
     def _chosen(self, request: RequestView, ceiling: Decision) -> Decision:
-        return _within_room(_lower(self._wanted(request), ceiling), request)
+        return _within_room(_by(request, _lower(self._wanted(request), ceiling)), request)
 
     def _wanted(self, request: RequestView) -> Decision:
         if not request.speculate:
@@ -109,6 +112,18 @@ def _forced(k: int) -> Decision:
     return Decision(k, Reason.FORCED, f"forced: the grammar allows one text only for {k} tokens")
 
 
+def _by(request: RequestView, wanted: Decision) -> Decision:
+    """The decision, left to the first of those who can draft."""
+    if wanted.k == 0:
+        return wanted
+    if not request.options:
+        return _NO_OFFER
+    option = request.options[0]
+    if wanted.k > option.k:
+        return Decision(option.k, wanted.reason, f"{wanted.text}, {option.proposer} has {option.k}", option)
+    return replace(wanted, option=option)
+
+
 def _lower(wanted: Decision, ceiling: Decision) -> Decision:
     return ceiling if wanted.k > ceiling.k else wanted
 
@@ -118,5 +133,8 @@ def _within_room(decision: Decision, request: RequestView) -> Decision:
     if decision.k <= room:
         return decision
     return Decision(
-        room, Reason.NO_ROOM, f"no room: {request.remaining_tokens} tokens remain, one is the target's own"
+        room,
+        Reason.NO_ROOM,
+        f"no room: {request.remaining_tokens} tokens remain, one is the target's own",
+        decision.option if room else None,
     )

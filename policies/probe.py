@@ -61,7 +61,8 @@ class Probes:
             history.idle += 1
             k = min(self._useful(requests[index]), cap)
             if k > 0 and history.idle >= self._every:
-                decisions[index] = Decision(k, Reason.PROBE, f"probe: round {history.idle} without a draft")
+                text = f"probe: round {history.idle} without a draft"
+                decisions[index] = Decision(k, Reason.PROBE, text, requests[index].options[0])
 
     def _place_stalest(self, requests: Sequence[RequestView], decisions: list[Decision]) -> None:
         if self._off_steps < self._every:
@@ -74,7 +75,8 @@ class Probes:
         if candidates:
             index = min(candidates, key=lambda index: self._of(requests[index]).drafted_at)
             text = f"probe: step {self._off_steps} with drafting off by load"
-            decisions[index] = Decision(self._useful(requests[index]), Reason.PROBE, text)
+            k, option = self._useful(requests[index]), requests[index].options[0]
+            decisions[index] = Decision(k, Reason.PROBE, text, option)
             self._off_steps = 0
 
     def _note_drafts(self, requests: Sequence[RequestView], decisions: list[Decision]) -> None:
@@ -86,7 +88,9 @@ class Probes:
 
     def _useful(self, request: RequestView) -> int:
         """The length of a probe of this request."""
-        k = min(self._k, request.remaining_tokens - 1)
+        if not request.options:
+            return 0
+        k = min(self._k, request.options[0].k, request.remaining_tokens - 1)
         return k if request.fixed_k is None else min(k, request.fixed_k)
 
     def _of(self, request: RequestView) -> _History:

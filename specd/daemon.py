@@ -335,7 +335,7 @@ class Daemon:
             return
         target, draft = self._model.result().info, config.model.draft
         revision = draft_revision(draft)
-        self._metrics.set_target(target.revision, revision, target.quantization, draft.kind)
+        self._metrics.set_target(target.revision, revision, target.quantization, draft.proposers)
         self._alerts.set_identity(target.revision, revision)
 
     def _asked_to_stop(self) -> None:

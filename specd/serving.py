@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.api import DraftKind
 from specd.config.schema import DraftSection, TargetSection
 from specd.http.prompt import PromptEncoder
 from specd.models.cache import HashCache, cache_dir
@@ -33,14 +34,18 @@ def draft_revision(draft: DraftSection) -> str:
     """The configured one, or one that changes with whatever changes the drafts."""
     if draft.revision:
         return draft.revision
-    match draft.kind:
+    return "+".join(_revision(draft, kind) for kind in draft.kinds)
+
+
+def _revision(draft: DraftSection, kind: DraftKind) -> str:
+    match kind:
         case "ngram":
             return f"ngram-{draft.ngram_min}-{draft.ngram_max}"
         case "layer-skip":
             layers = "middle" if draft.skip_layers is None else runs(sorted(set(draft.skip_layers)))
             return f"layer-skip-{layers}"
-        case "none":
-            return "none"
+        case _:
+            return kind
 
 
 def runs(numbers: Sequence[int]) -> str:

@@ -87,7 +87,7 @@ def test_the_configuration_page_is_current():
 def test_the_metrics_page_names_what_there_is():
     """Test that docs/metrics.md has every metric of a fresh daemon, and no other, each with its type."""
     metrics = Metrics(version="0")
-    metrics.set_target("t", "d", "none", "ngram")
+    metrics.set_target("t", "d", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=0.0)
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
     assert rows("docs/metrics.md", 2) == set(exported)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.draft.shape import ROOT, chain, misshapen, path
 from engine.sequence import Sequence as Seq
+from policies.base import Option
 
 
 class Draft(NamedTuple):
@@ -64,18 +65,22 @@ NO_DRAFT = Draft([])
 
 
 class Ask(NamedTuple):
-    """A request for a draft of at most k tokens, k >= 1."""
+    """A request for a draft of at most k tokens on at most so many levels, k >= levels >= 1; equal for a chain."""
 
     sequence: Seq
     k: int
+    levels: int
 
 
 class Proposer(Protocol):
-    """Guesses what the target will say. One per engine; it keeps what it needs per sequence itself."""
+    """Guesses what the target will say. One of a kind per engine; it keeps what it needs per sequence itself."""
 
     name: str
     cost: float
-    """Cost of drafting one token, in units of a plain decode step: what a policy assumes unless told otherwise."""
+    """Cost of drafting one level, in units of a plain decode step: what a policy assumes unless told otherwise."""
+
+    def options(self, sequence: Seq) -> tuple[Option, ...]:
+        """What it could do for a text now; none where it has no guess. Asked for every text in every step: cheap."""
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """One draft per ask, in order, of at most ask.k tokens; NO_DRAFT where there is nothing useful.

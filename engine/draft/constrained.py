@@ -6,18 +6,13 @@ from engine.draft.base import NO_DRAFT, Draft
 from engine.draft.shape import ROOT
 from engine.grammar.state import GrammarState, Standing
 from engine.sequence import Sequence as Seq
-from policies.base import GRAMMAR, Decision, Reason
-
-
-def asks_for_draft(decision: Decision) -> bool:
-    """Whether the engine's proposer is to draft; forced tokens need no proposer."""
-    return decision.k > 0 and decision.reason is not Reason.FORCED
+from policies.base import GRAMMAR, Decision
 
 
 def settled_draft(sequence: Seq, decision: Decision, proposed: Iterator[Draft]) -> Draft:
     """A text's draft: forced, or the next of those proposed where one was asked for, within its grammar if any."""
     grammar = sequence.grammar
-    if asks_for_draft(decision):
+    if decision.option is not None:
         return next(proposed) if grammar is None else fit(next(proposed), grammar)
     if decision.k == 0 or grammar is None:
         return NO_DRAFT

@@ -7,6 +7,9 @@ followed then follows now. Source: Saxena, "Prompt lookup decoding", 2023.
 from collections.abc import Sequence
 
 from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.shape import MOST_NODES
+from engine.sequence import Sequence as Seq
+from policies.base import Option
 
 
 class NgramProposer:
@@ -19,6 +22,10 @@ class NgramProposer:
         self._lengths = range(longest, shortest - 1, -1)
         self._indexes: dict[str, _Index] = {}
 
+    def options(self, sequence: Seq) -> tuple[Option, ...]:
+        """See Proposer. Only where the text's end was there before."""
+        return () if self._follows(sequence) is None else _OPTIONS
+
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
         return [self._draft(ask) for ask in asks]
@@ -28,10 +35,15 @@ class NgramProposer:
         self._indexes.pop(request, None)
 
     def _draft(self, ask: Ask) -> Draft:
-        tokens = ask.sequence.tokens
-        index = self._indexes.setdefault(ask.sequence.id, _Index(self._lengths))
-        follows = index.continuation(tokens)
-        return NO_DRAFT if follows is None else Draft(_read_on(tokens, follows, ask.k))
+        follows = self._follows(ask.sequence)
+        return NO_DRAFT if follows is None else Draft(_read_on(ask.sequence.tokens, follows, ask.k))
+
+    def _follows(self, sequence: Seq) -> int | None:
+        """See _Index.continuation."""
+        return self._indexes.setdefault(sequence.id, _Index(self._lengths)).continuation(sequence.tokens)
+
+
+_OPTIONS = (Option(NgramProposer.name, MOST_NODES),)
 
 
 def _read_on(tokens: Sequence[int], start: int, k: int) -> list[int]:

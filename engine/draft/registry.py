@@ -1,41 +1,95 @@
-"""Proposers by name."""
+"""Proposers by name: what each needs beside the target, and how it is made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from engine.api import DraftSettings
-from engine.draft.base import NO_DRAFT, Ask, Draft, Proposer
+from engine.api import DraftKind, DraftSettings
+from engine.draft.base import Proposer
+from engine.draft.features import Reads
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
 from engine.draft.ngram import NgramProposer
+from engine.draft.roster import Roster
+from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
-
-
-class NoProposer:
-    """Never drafts."""
-
-    name = "none"
-    cost = 0.0
-
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """See Proposer."""
-        return [NO_DRAFT for _ in asks]
-
-    def forget(self, request: str) -> None:
-        """See Proposer."""
 
 
 class DraftSettingsError(ValueError):
     """The draft settings do not fit the model; the message says how."""
 
 
-def make_proposer(settings: DraftSettings, target: LoadedModel, runner: Runner) -> Proposer:
-    """The proposer that the settings name. Raises DraftSettingsError."""
-    makers: dict[str, Callable[[], Proposer]] = {
-        "none": NoProposer,
-        "ngram": lambda: NgramProposer(settings.ngram_min, settings.ngram_max),
-        "layer-skip": lambda: LayerSkipProposer(target, runner, _skip(settings, len(target.shapes))),
-    }
-    return makers[settings.kind]()
+class Part(Protocol):
+    """What a kind of proposer needs beside the target: a draft model, a head. Loaded before memory is shared out."""
+
+    weight_bytes: int
+    bytes_per_position: int
+    """Of a cache of its own. What it reads of the target is counted apart."""
+    reads: Reads | None
+
+    def proposer(self, memory: KVMemory, runner: Runner) -> Proposer:
+        """Made once. memory, runner: the target's; a cache of its own has as many blocks, under the same tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that the drafts of an engine need beside the target."""
+
+    loaded: Mapping[DraftKind, Part] = field(default_factory=dict)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights of draft models and heads."""
+        return sum(part.weight_bytes for part in self.loaded.values())
+
+    @property
+    def reads(self) -> dict[str, Reads]:
+        """What is kept of the target's forward, by kind."""
+        return {kind: part.reads for kind, part in self.loaded.items() if part.reads is not None}
+
+    def bytes_per_position(self, itemsize: int) -> int:
+        """Memory of one position of a text, beside the target's keys and values. itemsize: of the target's dtype."""
+        own = sum(part.bytes_per_position for part in self.loaded.values())
+        return own + sum(reads.width * itemsize for reads in self.reads.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What proposers are made of."""
+
+    settings: DraftSettings
+    target: LoadedModel
+    memory: KVMemory
+    runner: Runner
+
+
+LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
+_PARTS: Final[Mapping[DraftKind, LoadPart]] = {}
+_MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
+    "ngram": lambda bench: NgramProposer(bench.settings.ngram_min, bench.settings.ngram_max),
+    "layer-skip": lambda bench: LayerSkipProposer(
+        bench.target, bench.runner, _skip(bench.settings, len(bench.target.shapes))
+    ),
+}
+
+
+def load_parts(settings: DraftSettings, target: LoadedModel, say: Callable[[str], None]) -> Parts:
+    """Load draft models and heads, and check them against the target. Raises DraftSettingsError."""
+    return Parts({kind: _PARTS[kind](settings, target, say) for kind in settings.kinds if kind in _PARTS})
+
+
+class Proposers:
+    """Makes rosters. What was made of a part stays as it is when settings change."""
+
+    def __init__(self, parts: Parts, target: LoadedModel, memory: KVMemory, runner: Runner) -> None:
+        self._bench = (target, memory, runner)
+        self._made = {kind: part.proposer(memory, runner) for kind, part in parts.loaded.items()}
+
+    def roster(self, settings: DraftSettings) -> Roster:
+        """Those that the settings name, in that order. Raises DraftSettingsError."""
+        bench = Bench(settings, *self._bench)
+        kinds = [kind for kind in settings.kinds if kind != "none"]
+        return Roster([self._made[kind] if kind in self._made else _MAKERS[kind](bench) for kind in kinds])
 
 
 def _skip(settings: DraftSettings, layers: int) -> tuple[int, ...]:

@@ -1,9 +1,13 @@
 """The memory behind the block pool: keys and values of every layer, addressed by slot.
 
 slot = block * block_size + offset          keys[layer]: [slots, kv_heads, key_dim]
+
+Beside the keys of a slot lie the features that drafts read of its position (engine.draft.features): they are copied,
+moved and cleared together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -38,7 +42,10 @@ class KVMemory:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        features: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        """features: numbers for each position, by who reads them."""
         slots = (blocks + 1) * block_size
         self.block_size = block_size
         self.scrap = blocks
@@ -48,6 +55,11 @@ class KVMemory:
         for index, shape in layers.items():
             for store, dim in ((self.keys, shape.key_dim), (self.values, shape.value_dim)):
                 store[index] = zeros((slots, shape.kv_heads, dim), dtype, device)
+        self.features = {name: zeros((slots, width), dtype, device) for name, width in features.items()}
+
+    @property
+    def _stores(self) -> tuple[Tensor, ...]:
+        return (*self.keys.values(), *self.values.values(), *self.features.values())
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store rows. slots: [T]; key, value: [T, kv_heads, dim]."""
@@ -59,20 +71,20 @@ class KVMemory:
         if not moves:
             return
         sources, targets = send(moves, self.device).unbind(1)
-        for store in (*self.keys.values(), *self.values.values()):
+        for store in self._stores:
             store.index_copy_(0, targets, store.index_select(0, sources))
 
     def clear(self, blocks: list[int]) -> None:
         """Zero these blocks, all layers: after a fault they may hold what is not a number."""
         slots = [slot for b in blocks for slot in range(b * self.block_size, (b + 1) * self.block_size)]
-        for store in (*self.keys.values(), *self.values.values()):
+        for store in self._stores:
             store[slots] = 0
 
     def copy(self, source: int, target: int) -> None:
         """Copy one block, all layers."""
         size = self.block_size
         there, here = slice(target * size, (target + 1) * size), slice(source * size, (source + 1) * size)
-        for store in (*self.keys.values(), *self.values.values()):
+        for store in self._stores:
             store[there] = store[here]
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,21 +1,29 @@
 """What runs a model: transformers' own forward, the reference, for any family that passes the checks."""
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from engine.attention.paged import AttentionContext
+from engine.model.taps import Taps
 
 
 class Forward(Protocol):
     """A model as the engine calls it. Pure but for the KV that `attention` writes."""
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: AttentionContext,
+        logit_rows: Tensor,
+        taps: Taps | None = None,
     ) -> Tensor:
-        """tokens, positions: [1, T]; logit_rows: [R], indices into T -> logits [R, V]."""
+        """tokens, positions: [1, T]; logit_rows: [R], indices into T -> logits [R, V]. Fills the taps."""
 
     def without_layers(self, skip: tuple[int, ...]) -> Self:
         """The same model with these layers left out. Shares all weights."""
@@ -29,21 +37,58 @@ class TransformersForward:
 
     @torch.inference_mode()
     def __call__(
-        self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: AttentionContext,
+        logit_rows: Tensor,
+        taps: Taps | None = None,
     ) -> Tensor:
         """See Forward. The ForCausalLM is called, not its base: some heads scale or cap their logits."""
-        out = self._model(
-            input_ids=tokens,
-            position_ids=positions,
-            use_cache=False,
-            logits_to_keep=logit_rows,
-            specd=attention,
-        )
+        with _tapped(self._model, taps):
+            out = self._model(
+                input_ids=tokens,
+                position_ids=positions,
+                use_cache=False,
+                logits_to_keep=logit_rows,
+                specd=attention,
+            )
         return out.logits[0]  # type: ignore[no-any-return]
 
     def without_layers(self, skip: tuple[int, ...]) -> "TransformersForward":
         """See Forward."""
         return TransformersForward(without_layers(self._model, skip))
+
+
+@contextmanager
+def _tapped(model: Any, taps: Taps | None) -> Iterator[None]:
+    """While open, layers tell the taps what goes in and out of them. transformers' own record norms the last one."""
+    if taps is None:
+        yield
+        return
+    layers = decoder_layers(model)
+    with ExitStack() as hooks:
+        for tap in taps.layers:
+            hook = _tell_input(taps) if tap == 0 else _tell_output(taps, tap)
+            register = (
+                layers[0].register_forward_pre_hook if tap == 0 else layers[tap - 1].register_forward_hook
+            )
+            hooks.callback(register(hook).remove)
+        yield
+
+
+def _tell_input(taps: Taps) -> Callable[..., None]:
+    def tell(_: nn.Module, args: tuple[Any, ...]) -> None:
+        taps.put(0, args[0][0])
+
+    return tell
+
+
+def _tell_output(taps: Taps, tap: int) -> Callable[..., None]:
+    def tell(_: nn.Module, __: Any, out: Any) -> None:
+        taps.put(tap, (out[0] if isinstance(out, tuple) else out)[0])
+
+    return tell
 
 
 class _Skipped(nn.Module):

@@ -20,6 +20,7 @@ from engine.kernels.structures import Decoder, DecoderLayer, Step
 from engine.kv.memory import KVMemory
 from engine.model.lean import LeanForward
 from engine.model.squeezed import Arena, Squeezed, can_squeeze, squeezed_bytes
+from engine.model.taps import Taps
 
 _TILE = 16
 
@@ -82,9 +83,15 @@ class FusedForward:
 
     @torch.inference_mode()
     def __call__(
-        self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: AttentionContext,
+        logit_rows: Tensor,
+        taps: Taps | None = None,
     ) -> Tensor:
         """See Forward."""
+        assert taps is None, "the kernel does not tell its hidden states"
         assert isinstance(attention, NativePagedAttention), (
             "this forward attends itself, over the block tables"
         )

@@ -16,6 +16,7 @@ from engine.attention.paged import AttentionContext, Extras
 from engine.kernels.native import NativeOps
 from engine.kernels.reference import LayerOps
 from engine.model.packed import Linear, make_linear
+from engine.model.taps import Taps
 
 _TYPES: Final = {"llama", "mistral", "qwen2", "qwen3"}
 
@@ -51,6 +52,7 @@ class LeanForward:
         self._embedding = base.embed_tokens.weight.detach()  # [V, H]
         self._rotary = base.rotary_emb
         self._layers = [_layer(layer, i, extras[i], single_row) for i, layer in enumerate(base.layers)]
+        self._depth = len(self._layers)
         self._norm = base.norm.weight.detach().float()
         self._head = make_linear([model.lm_head], single_row)
 
@@ -69,18 +71,28 @@ class LeanForward:
 
     @torch.inference_mode()
     def __call__(
-        self, tokens: Tensor, positions: Tensor, attention: AttentionContext, logit_rows: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: AttentionContext,
+        logit_rows: Tensor,
+        taps: Taps | None = None,
     ) -> Tensor:
         """See Forward."""
         ops, eps = self._ops, self._eps
         hidden = F.embedding(tokens[0], self._embedding)  # [T, H], the residual stream; changed in place
         angles = self._angles(hidden, positions)
         delta = None  # what the last block adds to it
+        wanted = () if taps is None else taps.layers
         for layer in self._layers:
             x = ops.add_rms_norm(hidden, delta, layer.norm_in, eps)
+            if taps is not None and layer.place in wanted:
+                taps.put(layer.place, hidden.clone())
             delta = layer.out(self._attend(layer, x, angles, attention))
             x = ops.add_rms_norm(hidden, delta, layer.norm_mid, eps)
             delta = layer.down(ops.silu_mul(layer.gate_up(x)))
+        if taps is not None and self._depth in wanted:
+            taps.put(self._depth, hidden if delta is None else hidden + delta)
         last = None if delta is None else delta[logit_rows]
         return self._head(ops.add_rms_norm(hidden[logit_rows], last, self._norm, eps))
 

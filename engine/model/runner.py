@@ -16,6 +16,7 @@ from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.forward import Forward
 from engine.model.graphs import Capture, Graphs
+from engine.model.taps import Taps
 
 Kernels = NativeOps | TileKernels
 
@@ -66,11 +67,14 @@ class Runner:
         batch = pack([*spans, *[self._padding] * padding], self._memory.device)
         return replace(batch, padding=padding)
 
-    def run(self, forward: Forward, batch: RaggedBatch) -> Tensor:
-        """Write the KV of every row and return the logits of the wanted ones, valid until the next run: [R, V]."""
-        if self._graphs and self._graphs.suits(batch) and not batch.has_trees:
+    def run(self, forward: Forward, batch: RaggedBatch, taps: Taps | None = None) -> Tensor:
+        """Write the KV of every row and return the logits of the wanted ones, valid until the next run: [R, V].
+
+        What the taps ask for is no part of a captured step: with them, steps run as they are.
+        """
+        if self._graphs and self._graphs.suits(batch) and not batch.has_trees and taps is None:
             return self._graphs.run(forward, batch, lay_out_padded(batch, self._memory.block_size))
-        return forward(batch.tokens, batch.positions, self._attention(batch), batch.logit_rows)
+        return forward(batch.tokens, batch.positions, self._attention(batch), batch.logit_rows, taps)
 
     def _attention(self, batch: RaggedBatch) -> AttentionContext:
         match self._kernels:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from engine.api import DraftSettings
+from engine.api import DraftKind, DraftSettings
 from policies.settings import LoadSettings, PolicySettings
 
 
@@ -119,13 +119,37 @@ class TargetSection(Section):
 class DraftSection(Section):
     """Who guesses ahead."""
 
-    kind: Literal["none", "ngram", "layer-skip"] = restart("ngram", "the proposer")
+    kind: DraftKind | tuple[DraftKind, ...] = restart(
+        "ngram", "the proposer, or a list among which the policy chooses by request and by round"
+    )
+    model: str = restart("", 'kind "model": a smaller model, named as model.target.path is')
+    head: str = restart(
+        "", 'kinds "eagle" and "medusa": a directory with a head that was trained for the target'
+    )
     ngram_min: int = hot(2, "shortest match that prompt lookup trusts, tokens", ge=1, le=16)
     ngram_max: int = hot(5, "longest match tried, tokens", ge=1, le=16)
     skip_layers: tuple[int, ...] | None = hot(
         None, "layers left out by layer-skip; unset skips every second layer of the middle half"
     )
     revision: str = restart("", "draft revision in reports; empty derives one from the kind and its settings")
+
+    @property
+    def kinds(self) -> tuple[DraftKind, ...]:
+        """The proposers, in order."""
+        return (self.kind,) if isinstance(self.kind, str) else self.kind
+
+    @property
+    def proposers(self) -> tuple[DraftKind, ...]:
+        """Those who draft: nobody of kind "none"."""
+        return tuple(kind for kind in self.kinds if kind != "none")
+
+    @model_validator(mode="after")
+    def _kinds(self) -> Self:
+        if len(set(self.kinds)) < len(self.kinds) or not self.kinds:
+            raise ValueError(f"kind names {list(self.kinds)}: name at least one, and each once")
+        if "none" in self.kinds and len(self.kinds) > 1:
+            raise ValueError('kind "none" stands alone: leave it out, or the others')
+        return self
 
     @model_validator(mode="after")
     def _bounds(self) -> Self:
@@ -287,7 +311,9 @@ class Config(Section):
         """As the engine takes it."""
         draft = self.model.draft
         return DraftSettings(
-            kind=draft.kind,
+            kinds=draft.kinds,
+            model_path=draft.model,
+            head_path=draft.head,
             ngram_min=draft.ngram_min,
             ngram_max=draft.ngram_max,
             skip_layers=draft.skip_layers,

@@ -114,10 +114,12 @@ class Metrics:
         self._times.forget_all()
         self._running = self._waiting = 0
 
-    def set_target(self, revision: str, draft_revision: str, quantization: str, proposer: str) -> None:
-        """What is served now. Starts the proposer's series at 0, so that their first increase is seen."""
+    def set_target(
+        self, revision: str, draft_revision: str, quantization: str, proposers: Iterable[str]
+    ) -> None:
+        """What is served now. Starts the proposers' series at 0, so that their first increase is seen."""
         self._target = {"revision": revision, "draft_revision": draft_revision, "quantization": quantization}
-        if proposer != "none":
+        for proposer in proposers:
             self._proposers.setdefault(proposer, ProposerTally())
 
     def config_reloaded(self, ok: bool, unix_time: float) -> None:

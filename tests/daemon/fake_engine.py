@@ -166,7 +166,7 @@ class Engine:
                 max_context=launch.max_context or self.manners.get("max_context", 256),
                 kv_blocks=BLOCKS,
                 block_size=launch.block_size,
-                proposer=launch.draft.kind,
+                proposers=launch.draft.kinds,
                 memory={"weights": 1, "kv": 2},
             )
         )

@@ -7,7 +7,7 @@ import pytest
 
 from engine.api import Round
 from engine.draft.ngram import NgramProposer
-from policies.base import LoadView, Observation, RequestView
+from policies.base import LoadView, Observation, Option, RequestView
 from policies.controller import Controller
 from policies.settings import PolicySettings
 from specd.alerts.lifecycle import Lifecycle, State
@@ -21,7 +21,16 @@ GOOD, RUINED = 0.7, 0.02
 
 
 def view(number: int, remaining: int) -> RequestView:
-    return RequestView(f"r{number}", "chat", "a", remaining, TOKENS, speculate=True, fixed_k=None)
+    return RequestView(
+        f"r{number}",
+        "chat",
+        "a",
+        remaining,
+        TOKENS,
+        speculate=True,
+        fixed_k=None,
+        options=(Option("ngram", 63),),
+    )
 
 
 def a_round(policy: Controller, request: RequestView, rng: Random, acceptance: float) -> Round:

@@ -65,7 +65,7 @@ def value(metrics, name, **labels):
 def a_full_set():
     """Metrics in which every family has a sample."""
     metrics = Metrics(version="1.2.3", restart_reasons=("crash", "hang"))
-    metrics.set_target("t1", "d1", "none", "ngram")
+    metrics.set_target("t1", "d1", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=1764430000.0)
     metrics.set_alerts({("SpecdAcceptanceCollapse", "firing"): 1})
     metrics.declare_receivers(["ops"])
@@ -160,7 +160,7 @@ def test_every_reason_restart_and_outcome_starts_at_zero():
     """A first increase can be seen only on a series that was there before."""
     metrics = Metrics(version="1", restart_reasons=("crash",))
     metrics.declare_receivers(["ops"])
-    metrics.set_target("t1", "d1", "none", "layer-skip")
+    metrics.set_target("t1", "d1", "none", ["layer-skip"])
     assert {value(metrics, "specd_policy_decisions_total", reason=reason) for reason in Reason} == {0}
     assert value(metrics, "specd_engine_restarts_total", reason="crash") == 0
     assert value(metrics, "specd_webhook_deliveries_total", receiver="ops", outcome="gave_up") == 0
@@ -279,8 +279,8 @@ def test_a_failed_reload_keeps_the_time_of_the_last_good_one():
 def test_only_the_pair_that_is_served_has_an_info_series():
     """A target update replaces the series instead of adding one."""
     metrics = Metrics(version="1")
-    metrics.set_target("t1", "d1", "none", "ngram")
-    metrics.set_target("t2", "d1", "none", "ngram")
+    metrics.set_target("t1", "d1", "none", ["ngram"])
+    metrics.set_target("t2", "d1", "none", ["ngram"])
     [info] = [family for family in families(metrics) if family.name == "specd_target_info"]
     assert [sample.labels["revision"] for sample in info.samples] == ["t2"]
 

@@ -61,7 +61,7 @@ def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
         model: LoadedModel = tiny,
         **launch: int,  # prefix_cache included
     ) -> Engine:
-        draft = DraftSettings(kind=kind, ngram_min=1, ngram_max=3, skip_layers=skip)
+        draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip)
         policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
         settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}
         engine = Engine(

@@ -7,6 +7,9 @@ import numpy as np
 from engine.api import Output, Request
 from engine.core import Engine
 from engine.draft.base import Ask, Draft
+from engine.draft.roster import Roster
+from engine.draft.shape import MOST_NODES
+from policies.base import Option
 from tests.engine.conftest import generate
 from tests.tiny import VOCABULARY
 
@@ -23,6 +26,9 @@ class Orchard:
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
+
+    def options(self, sequence: Sequence) -> tuple[Option, ...]:
+        return (Option(self.name, MOST_NODES),)
 
     def forget(self, request: str) -> None:
         pass
@@ -45,7 +51,7 @@ class Orchard:
 
 
 def with_proposer(engine: Engine, proposer: object) -> Engine:
-    engine._proposer = proposer
+    engine._roster = Roster([proposer])
     return engine
 
 

@@ -11,6 +11,7 @@ from engine.api import Launch
 from engine.available import available_bytes
 from engine.budget import Budget, CannotServeError, budget, weights_shortage
 from engine.core import Engine
+from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 from policies.settings import PolicySettings
 
@@ -70,24 +71,30 @@ def test_this_machine_has_memory() -> None:
     ],
 )
 def test_a_shortage_says_what_to_lower(kv: int, verify: int, sentence: str | None) -> None:
-    said = Budget(weights=500 * MIB, kv=kv * MIB, draft_kv=0, verify=verify * MIB).shortage(10 * MIB)
+    said = Budget(weights=500 * MIB, draft_weights=0, kv=kv * MIB, draft_kv=0, verify=verify * MIB).shortage(
+        10 * MIB
+    )
     assert said is None if sentence is None else sentence in said
 
 
 def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
     launch = Launch(model_path="", kv_bytes=MIB, max_running=4, policy=PolicySettings(k_max=3))
-    needs = budget(launch, tiny)
+    needs = budget(launch, tiny, Parts())
     assert needs.kv == MIB
     assert needs.verify > 4 * 4 * tiny.vocabulary * tiny.dtype.itemsize
     bare = replace(tiny, row_width=0)
     more = Launch(model_path="", max_running=8, max_batch_tokens=0, policy=PolicySettings(k_max=7))
-    assert budget(more, bare).verify == 4 * budget(structs.replace(launch, max_batch_tokens=0), bare).verify
+    assert (
+        budget(more, bare, Parts()).verify
+        == 4 * budget(structs.replace(launch, max_batch_tokens=0), bare, Parts()).verify
+    )
 
 
 def test_the_logits_of_a_prompt_have_room(tiny: LoadedModel) -> None:
     """Of a whole chunk, where its logprobs are asked for."""
     few, many = (
-        budget(Launch(model_path="", max_batch_tokens=n), replace(tiny, row_width=0)) for n in (100, 200)
+        budget(Launch(model_path="", max_batch_tokens=n), replace(tiny, row_width=0), Parts())
+        for n in (100, 200)
     )
     assert many.verify - few.verify == 100 * tiny.vocabulary * tiny.dtype.itemsize
 

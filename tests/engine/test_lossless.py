@@ -163,7 +163,7 @@ def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str)
     """A request whose drafting was off for ten steps is then accepted as one that drafted all along."""
     steady = generate(make_engine(kind), request("a", COPY, max_tokens=60))["a"].report
     engine = make_engine(kind)
-    draft = DraftSettings(kind=kind, ngram_min=1, ngram_max=3)
+    draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3)
     on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
     engine.submit(request("a", COPY, max_tokens=60))
     reports = []
@@ -180,7 +180,7 @@ def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str)
 def test_a_policy_without_a_draft_cost_takes_the_proposers_own(make_engine: MakeEngine) -> None:
     """A layer-skip draft that keeps every layer costs a plain step a token: never worth it, whatever its acceptance."""
     engine = make_engine("layer-skip", skip=())
-    draft = DraftSettings(kind="layer-skip", ngram_min=1, ngram_max=3, skip_layers=())
+    draft = DraftSettings(kinds=("layer-skip",), ngram_min=1, ngram_max=3, skip_layers=())
     engine.configure(PolicySettings(kind="ewma", load=UNCAPPED, probe_every=1000), draft)
     assert generate(engine, request("a", COPY))["a"].report.k_histogram == {0: 23}
     engine.configure(PolicySettings(kind="ewma", load=UNCAPPED, draft_cost=0.0), draft)

@@ -16,7 +16,7 @@ def sequence(tokens: str) -> Sequence:
 
 
 def draft(tokens: str, k: int, shortest: int = 1, longest: int = 3) -> str:
-    (found,) = NgramProposer(shortest, longest).propose([Ask(sequence(tokens), k)])
+    (found,) = NgramProposer(shortest, longest).propose([Ask(sequence(tokens), k, k)])
     return "".join(map(chr, found.tokens))
 
 
@@ -41,14 +41,14 @@ def test_no_match_no_draft() -> None:
 def test_the_index_catches_up_with_what_was_added_while_nobody_asked() -> None:
     proposer = NgramProposer(1, 3)
     seq = sequence("abc")
-    assert proposer.propose([Ask(seq, 2)])[0].tokens == []
+    assert proposer.propose([Ask(seq, 2, 2)])[0].tokens == []
     seq.tokens += [ord(c) for c in "dabc"]
-    assert proposer.propose([Ask(seq, 2)])[0].tokens == [ord("d"), ord("a")]
+    assert proposer.propose([Ask(seq, 2, 2)])[0].tokens == [ord("d"), ord("a")]
 
 
 def test_forgetting_drops_the_index() -> None:
     proposer = NgramProposer(1, 3)
-    proposer.propose([Ask(sequence("abab"), 2)])
+    proposer.propose([Ask(sequence("abab"), 2, 2)])
     proposer.forget("a")
     proposer.forget("never heard of")
     assert proposer._indexes == {}

@@ -42,7 +42,7 @@ def test_a_gpu_says_what_a_cpu_says(tmp_path: Path, family: str, kind: str, grap
         max_running=4,
         max_batch_tokens=64,
         kv_bytes=1 << 22,
-        draft=DraftSettings(kind=kind, ngram_min=1, ngram_max=3),
+        draft=DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3),
         policy=PolicySettings(kind="static", static_k=3, load=UNCAPPED),
     )
     on_gpu = msgspec.structs.replace(launch, device="cuda", cuda_graphs=graphs)

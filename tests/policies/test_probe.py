@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.base import LoadView, Observation, Reason, RequestView
+from policies.base import LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
 from policies.settings import LoadSettings, PolicySettings
 
@@ -13,7 +13,7 @@ NEVER_OFF = LoadSettings(table=((1000, 8),), off_above=1000)
 
 
 def view(name, *, remaining=1000, speculate=True, fixed_k=None):
-    return RequestView(name, "chat", "t", remaining, 100, speculate, fixed_k)
+    return RequestView(name, "chat", "t", remaining, 100, speculate, fixed_k, options=(Option("ngram", 63),))
 
 
 def hopeless(every, load=NEVER_OFF, **settings):
