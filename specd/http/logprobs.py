@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from engine.api import TokenLogprob
-from specd.http.token_bytes import TokenBytes
+from engine.token_bytes import TokenBytes
 
 Scored = tuple[int, TokenLogprob | None]
 """A token, and how likely it was; None for a prompt's first token, which follows nothing."""

@@ -9,10 +9,10 @@ from typing import Any, Final, Self
 
 from tokenizers import Tokenizer
 
+from engine.token_bytes import TokenBytes
 from specd.errors import ModelError
 from specd.http.chat_template import Chat, ChatTemplate
 from specd.http.errors import ApiError
-from specd.http.token_bytes import TokenBytes
 
 _NO_TEMPLATE: Final = (
     "this model has no chat template: use /v1/completions,"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.api import RequestReport
+from engine.token_bytes import TokenBytes
 from specd.http.choice import Said
 from specd.http.logprobs import ChatLogprobs, CompletionLogprobs, Logprobs
-from specd.http.token_bytes import TokenBytes
 from specd.http.tools import Call
 
 

@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from engine.api import TokenLogprob
+from engine.token_bytes import TokenBytes
 from specd.http.logprobs import ChatLogprobs, CompletionLogprobs
-from specd.http.token_bytes import TokenBytes
 from tests.daemon.conftest import Daemons, byte_tokenizer
 from tests.daemon.daemon_process import DaemonProcess, wait_until
 from tests.daemon.fake_engine import EOS

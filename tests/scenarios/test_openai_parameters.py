@@ -6,7 +6,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from specd.http.token_bytes import TokenBytes
+from engine.token_bytes import TokenBytes
 from tests.scenarios.test_openai_client import CHAT, PROMPTS, chat, complete, text
 
 BOTH = pytest.mark.parametrize("specd", [{"speculate": "off"}, {"k": 6}], ids=["plain", "k=6"])
