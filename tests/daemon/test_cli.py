@@ -12,6 +12,8 @@ import pytest
 from specd.cli import main
 from specd.cli.registry import COMMANDS, NOT_BUILT
 from tests.daemon.model_directory import write_model
+from tests.other_tokenizer import give_tokenizer, make_other_tokenizer
+from tests.tiny import make_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -230,3 +232,23 @@ def test_plan_refuses_what_is_no_acceptance(value: str, capsys: pytest.CaptureFi
         main(["plan", f"--acceptance={value}", "--cost", "0.1"])
     assert caught.value.code == 2
     assert "is not a number from 0 to 1" in capsys.readouterr().err
+
+
+def test_models_check_says_whether_one_model_can_draft_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that a pair passes, and that another tokenizer exits 2 by its first difference, unless it may be mapped."""
+    target, draft, other = (str(write_model(tmp_path / name, vocab_size=400)) for name in ("t", "d", "o"))
+    for path, tokenizer in (
+        (target, make_tokenizer()),
+        (draft, make_tokenizer()),
+        (other, make_other_tokenizer()),
+    ):
+        give_tokenizer(Path(path), tokenizer)
+    assert main(["models", "check", target, draft]) == 0
+    assert f"ok: {draft} can draft for {target}" in capsys.readouterr().out
+    assert main(["models", "check", target, other]) == 2
+    assert "token 0 is '<|im_start|>' in the target's tokenizer" in capsys.readouterr().err
+    assert main(["models", "check", target, other, "--mapped"]) == 0
+    assert main(["models", "check", target, str(tmp_path / "none")]) == 2
+    assert "there is no such directory" in capsys.readouterr().err
