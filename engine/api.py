@@ -13,6 +13,8 @@ from policies.settings import PolicySettings
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 DraftKind = Literal["none", "ngram", "suffix", "layer-skip", "model", "eagle", "medusa", "mtp"]
+Sharing = Literal["request", "tenant", "all"]
+"""Whose generated texts suffix decoding looks into, beside a request's own."""
 Quantization = Literal["none", "int8", "fp8"]
 Verification = Literal["token", "block"]
 """How chains that were drawn from a law are verified: each token by its own ratio of probabilities, or the draft as a
@@ -239,7 +241,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     proposers: tuple[str, ...]
     """Names of those who may draft, in the order in which they were configured."""
     memory: dict[str, int]
-    """Bytes by use: "weights", "draft_weights", "kv", "draft_kv", "verify"."""
+    """Bytes by use: "weights", "draft_weights", "kv", "draft_kv", "suffix", "verify"."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -249,7 +251,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who drafts. All but the kinds and the paths can change while running."""
+    """Who drafts. All but the kinds, the paths and `suffix_bytes` can change while running."""
 
     kinds: tuple[DraftKind, ...] = ("ngram",)
     """The policy chooses among these, by request and by round."""
@@ -261,6 +263,11 @@ class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Shortest match of the text's end that prompt lookup trusts, in tokens."""
     ngram_max: int = 5
     """Longest match tried, in tokens; longest first, then most recent."""
+    match_factor: float = 2.0
+    """Kinds "ngram" and "suffix": tokens drafted for each token of the match that they follow from, at most."""
+    suffix_bytes: int = 16 << 20
+    """Kind "suffix": memory for what was generated before and beside a request; the oldest gives way."""
+    suffix_across: Sharing = "tenant"
     skip_layers: tuple[int, ...] | None = None
     """Layers that layer skip leaves out; None skips every second layer of the middle half."""
 

@@ -33,6 +33,8 @@ class Budget:
     """Of the target."""
     draft_kv: int
     """Of proposers with a cache of their own, with what they keep of the target's forward."""
+    suffix: int
+    """Of the generated texts that suffix decoding looks into."""
     verify: int
     """Logits, laws and activations of the largest step: every running text with the longest draft, and a full share of
     prompts whose logprobs are asked for.
@@ -46,12 +48,12 @@ class Budget:
         """For people."""
         return (
             f"weights {mib(self.weights)}, draft weights {mib(self.draft_weights)}, target KV {mib(self.kv)}, "
-            f"draft KV {mib(self.draft_kv)}, verify slots {mib(self.verify)}"
+            f"draft KV {mib(self.draft_kv)}, suffix texts {mib(self.suffix)}, verify slots {mib(self.verify)}"
         )
 
     def shortage(self, available: int) -> str | None:
         """Why this does not fit beside the weights, which are loaded, and what to lower; None if it fits."""
-        missing = self.kv + self.draft_kv + self.verify - available
+        missing = self.kv + self.draft_kv + self.suffix + self.verify - available
         if missing <= 0:
             return None
         if missing < self.kv + self.draft_kv:
@@ -72,6 +74,7 @@ def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
         draft_weights=parts.weight_bytes,
         kv=positions * loaded.bytes_per_position,
         draft_kv=positions * parts.bytes_per_position(size),
+        suffix=launch.draft.suffix_bytes if "suffix" in launch.draft.kinds else 0,
         verify=(rows * size + verified * (size + _LAW_BYTES)) * loaded.vocabulary
         + rows * loaded.row_width * size,
     )

@@ -5,9 +5,11 @@ followed then follows now. Source: Saxena, "Prompt lookup decoding", 2023.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
+from engine.api import DraftSettings
 from engine.draft.base import NO_DRAFT, Ask, Draft
-from engine.draft.shape import MOST_NODES
+from engine.draft.match import LONGEST, drafted, grade
 from engine.sequence import Sequence as Seq
 from policies.base import Option
 
@@ -18,13 +20,15 @@ class NgramProposer:
     name = "ngram"
     cost = 0.005  # some dictionary look-ups a round
 
-    def __init__(self, shortest: int, longest: int) -> None:
-        self._lengths = range(longest, shortest - 1, -1)
+    def __init__(self, settings: DraftSettings) -> None:
+        self._lengths = range(settings.ngram_max, settings.ngram_min - 1, -1)
+        self._factor = settings.match_factor
         self._indexes: dict[str, _Index] = {}
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
-        """See Proposer. Only where the text's end was there before."""
-        return () if self._follows(sequence) is None else _OPTIONS
+        """See Proposer. The longer the match, the longer the draft, and the better its grade."""
+        follows = self._follows(sequence)
+        return () if follows is None else (_option(matched(sequence.tokens, follows), self._factor),)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
@@ -36,14 +40,24 @@ class NgramProposer:
 
     def _draft(self, ask: Ask) -> Draft:
         follows = self._follows(ask.sequence)
-        return NO_DRAFT if follows is None else Draft(_read_on(ask.sequence.tokens, follows, ask.k))
+        return NO_DRAFT if follows is None else Draft(_read_on(ask.sequence.tokens, follows, ask.levels))
 
     def _follows(self, sequence: Seq) -> int | None:
         """See _Index.continuation."""
         return self._indexes.setdefault(sequence.id, _Index(self._lengths)).continuation(sequence.tokens)
 
 
-_OPTIONS = (Option(NgramProposer.name, MOST_NODES),)
+@cache
+def _option(length: int, factor: float) -> Option:
+    return Option(NgramProposer.name, drafted(length, factor), grade(length))
+
+
+def matched(tokens: Sequence[int], follows: int) -> int:
+    """How many tokens before a position are those at the text's end, as far as it matters."""
+    most, length = min(follows, LONGEST), 0
+    while length < most and tokens[follows - 1 - length] == tokens[-1 - length]:
+        length += 1
+    return length
 
 
 def _read_on(tokens: Sequence[int], start: int, k: int) -> list[int]:

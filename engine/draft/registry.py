@@ -10,6 +10,7 @@ from engine.draft.features import Reads
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
 from engine.draft.ngram import NgramProposer
 from engine.draft.roster import Roster
+from engine.draft.suffix import SuffixProposer
 from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
@@ -66,11 +67,19 @@ class Bench:
 LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
 _PARTS: Final[Mapping[DraftKind, LoadPart]] = {}
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
-    "ngram": lambda bench: NgramProposer(bench.settings.ngram_min, bench.settings.ngram_max),
+    "ngram": lambda bench: NgramProposer(bench.settings),
+    "suffix": lambda bench: SuffixProposer(bench.settings),
     "layer-skip": lambda bench: LayerSkipProposer(
         bench.target, bench.runner, _skip(bench.settings, len(bench.target.shapes))
     ),
 }
+
+_READS: Final[Mapping[DraftKind, tuple[str, ...]]] = {
+    "ngram": ("ngram_min", "ngram_max", "match_factor"),
+    "suffix": ("match_factor", "suffix_bytes", "suffix_across"),
+    "layer-skip": ("skip_layers",),
+}
+"""The settings that a proposer is made of: while these stay, so does what it has learned."""
 
 
 def load_parts(settings: DraftSettings, target: LoadedModel, say: Callable[[str], None]) -> Parts:
@@ -79,17 +88,29 @@ def load_parts(settings: DraftSettings, target: LoadedModel, say: Callable[[str]
 
 
 class Proposers:
-    """Makes rosters. What was made of a part stays as it is when settings change."""
+    """Makes rosters. What was made of a part stays as it is when settings change, and so does a proposer none of whose
+    own settings has changed.
+    """
 
     def __init__(self, parts: Parts, target: LoadedModel, memory: KVMemory, runner: Runner) -> None:
         self._bench = (target, memory, runner)
-        self._made = {kind: part.proposer(memory, runner) for kind, part in parts.loaded.items()}
+        self._of_parts = {kind: part.proposer(memory, runner) for kind, part in parts.loaded.items()}
+        self._of_settings: dict[DraftKind, tuple[list[object], Proposer]] = {}
 
     def roster(self, settings: DraftSettings) -> Roster:
         """Those that the settings name, in that order. Raises DraftSettingsError."""
-        bench = Bench(settings, *self._bench)
-        kinds = [kind for kind in settings.kinds if kind != "none"]
-        return Roster([self._made[kind] if kind in self._made else _MAKERS[kind](bench) for kind in kinds])
+        made = {kind: self._make(kind, settings) for kind in settings.kinds if kind in _MAKERS}
+        self._of_settings = made
+        proposers = self._of_parts | {kind: proposer for kind, (_, proposer) in made.items()}
+        return Roster([proposers[kind] for kind in settings.kinds if kind != "none"])
+
+    def _make(self, kind: DraftKind, settings: DraftSettings) -> tuple[list[object], Proposer]:
+        """A proposer and the settings that it was made of: the one there is, if these are the same."""
+        values = [getattr(settings, name) for name in _READS[kind]]
+        known = self._of_settings.get(kind)
+        if known is not None and known[0] == values:
+            return known
+        return values, _MAKERS[kind](Bench(settings, *self._bench))
 
 
 def _skip(settings: DraftSettings, layers: int) -> tuple[int, ...]:

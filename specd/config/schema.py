@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from engine.api import DraftKind
+from engine.api import DraftKind, DraftSettings, Sharing
 from policies.settings import LoadSettings, PolicySettings
 
 
@@ -119,17 +119,29 @@ class TargetSection(Section):
 class DraftSection(Section):
     """Who guesses ahead."""
 
-    kind: DraftKind | Literal["auto"] | tuple[DraftKind, ...] = restart(
-        "auto",
-        "the proposer, or a list among which the policy chooses by request and by round; auto takes ngram, and eagle "
-        "where the package holds a head for the target",
+    kind: DraftKind | tuple[DraftKind, ...] = restart(
+        "ngram", "the proposer, or a list among which the policy chooses by request and by round"
     )
     model: str = restart("", 'kind "model": a smaller model, named as model.target.path is')
     head: str = restart(
-        "", "kinds eagle and medusa: a directory with a head; empty takes the package's for the target"
+        "", 'kinds "eagle" and "medusa": a directory with a head that was trained for the target'
     )
     ngram_min: int = hot(2, "shortest match that prompt lookup trusts, tokens", ge=1, le=16)
     ngram_max: int = hot(5, "longest match tried, tokens", ge=1, le=16)
+    match_factor: float = hot(
+        2.0, "ngram and suffix draft at most so many tokens for each token of the match behind them", gt=0
+    )
+    suffix_mib: int = restart(
+        16,
+        "memory for the generated texts that suffix looks into, about 13,800 tokens a MiB; the oldest give way",
+        ge=1,
+    )
+    suffix_across: Sharing = hot(
+        "tenant",
+        "whose generated texts suffix looks into, beside the request's own: nobody's (\"request\"), those of requests "
+        'with the same user field, all without one being one ("tenant"), or everybody\'s ("all"). What is written '
+        "does not depend on it, but how fast does",
+    )
     skip_layers: tuple[int, ...] | None = hot(
         None, "layers left out by layer-skip; unset skips every second layer of the middle half"
     )
@@ -137,14 +149,17 @@ class DraftSection(Section):
 
     @property
     def kinds(self) -> tuple[DraftKind, ...]:
-        """The proposers that are named, in order; none of "auto"."""
-        if self.kind == "auto":
-            return ()
+        """The proposers, in order."""
         return (self.kind,) if isinstance(self.kind, str) else self.kind
+
+    @property
+    def proposers(self) -> tuple[DraftKind, ...]:
+        """Those who draft: nobody of kind "none"."""
+        return tuple(kind for kind in self.kinds if kind != "none")
 
     @model_validator(mode="after")
     def _kinds(self) -> Self:
-        if len(set(self.kinds)) < len(self.kinds) or not self.kind:
+        if len(set(self.kinds)) < len(self.kinds) or not self.kinds:
             raise ValueError(f"kind names {list(self.kinds)}: name at least one, and each once")
         if "none" in self.kinds and len(self.kinds) > 1:
             raise ValueError('kind "none" stands alone: leave it out, or the others')
@@ -305,3 +320,18 @@ class Config(Section):
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
     alerts: AlertsSection = AlertsSection()
+
+    def draft_settings(self) -> DraftSettings:
+        """As the engine takes it."""
+        draft = self.model.draft
+        return DraftSettings(
+            kinds=draft.kinds,
+            model_path=draft.model,
+            head_path=draft.head,
+            ngram_min=draft.ngram_min,
+            ngram_max=draft.ngram_max,
+            match_factor=draft.match_factor,
+            suffix_bytes=draft.suffix_mib << 20,
+            suffix_across=draft.suffix_across,
+            skip_layers=draft.skip_layers,
+        )

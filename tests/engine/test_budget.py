@@ -71,9 +71,9 @@ def test_this_machine_has_memory() -> None:
     ],
 )
 def test_a_shortage_says_what_to_lower(kv: int, verify: int, sentence: str | None) -> None:
-    said = Budget(weights=500 * MIB, draft_weights=0, kv=kv * MIB, draft_kv=0, verify=verify * MIB).shortage(
-        10 * MIB
-    )
+    said = Budget(
+        weights=500 * MIB, draft_weights=0, kv=kv * MIB, draft_kv=0, suffix=0, verify=verify * MIB
+    ).shortage(10 * MIB)
     assert said is None if sentence is None else sentence in said
 
 

@@ -42,7 +42,7 @@ def transformers_greedy(path: Path, prompt: list[int], tokens: int = 24) -> list
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "suffix", "layer-skip"])
 @pytest.mark.parametrize("k", [1, 4, 8])
 @pytest.mark.parametrize("name", PROMPTS)
 def test_greedy_text_alone_equals_transformers(
@@ -53,7 +53,7 @@ def test_greedy_text_alone_equals_transformers(
     assert output.finish == "length"
 
 
-@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
 @pytest.mark.parametrize("rows", [16, 512])
 def test_greedy_text_in_a_mixed_batch_equals_transformers(
     make_engine: MakeEngine, plain: dict[str, list[int]], kind: str, rows: int
@@ -90,7 +90,7 @@ def test_a_draft_that_skips_everything_is_rejected_and_changes_nothing(
     assert output.report.accepted[0] < output.report.examined[0]
 
 
-@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
 def test_greedy_text_in_bf16_differs_at_near_ties_only(
     make_engine: MakeEngine, tiny_dir: Path, kind: str
 ) -> None:
@@ -111,7 +111,7 @@ def test_greedy_text_in_bf16_differs_at_near_ties_only(
                 break
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "suffix", "layer-skip"])
 def test_seeded_sampling_does_not_depend_on_who_shares_the_batch(make_engine: MakeEngine, kind: str) -> None:
     mine = request("mine", PROMPTS["random"], temperature=0.9, top_p=0.95, seed=42)
     alone = generate(make_engine(kind), mine)["mine"]
@@ -139,7 +139,7 @@ def test_seeds_make_texts_differ(make_engine: MakeEngine) -> None:
     assert len(texts) == 4
 
 
-@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
 def test_the_first_sampled_tokens_follow_the_targets_law(
     make_engine: MakeEngine, tiny: LoadedModel, kind: str
 ) -> None:
@@ -158,7 +158,7 @@ def test_the_first_sampled_tokens_follow_the_targets_law(
     assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.5 / 600)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
 def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str) -> None:
     """A request whose drafting was off for ten steps is then accepted as one that drafted all along."""
     steady = generate(make_engine(kind), request("a", COPY, max_tokens=60))["a"].report

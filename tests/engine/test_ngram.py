@@ -1,10 +1,12 @@
 """Prompt lookup: longest match first, then most recent, then on and on."""
 
-from engine.api import Request, SamplingParams
+from engine.api import DraftSettings, Request, SamplingParams
 from engine.draft.base import Ask
+from engine.draft.match import LONGEST_DRAFT
 from engine.draft.ngram import NgramProposer
 from engine.kv.pool import BlockPool
 from engine.sequence import Sequence
+from policies.base import Option
 
 
 def sequence(tokens: str) -> Sequence:
@@ -15,8 +17,12 @@ def sequence(tokens: str) -> Sequence:
     )
 
 
+def proposer(shortest: int, longest: int) -> NgramProposer:
+    return NgramProposer(DraftSettings(ngram_min=shortest, ngram_max=longest))
+
+
 def draft(tokens: str, k: int, shortest: int = 1, longest: int = 3) -> str:
-    (found,) = NgramProposer(shortest, longest).propose([Ask(sequence(tokens), k, k)])
+    (found,) = proposer(shortest, longest).propose([Ask(sequence(tokens), k, k)])
     return "".join(map(chr, found.tokens))
 
 
@@ -39,16 +45,26 @@ def test_no_match_no_draft() -> None:
 
 
 def test_the_index_catches_up_with_what_was_added_while_nobody_asked() -> None:
-    proposer = NgramProposer(1, 3)
+    looking = proposer(1, 3)
     seq = sequence("abc")
-    assert proposer.propose([Ask(seq, 2, 2)])[0].tokens == []
+    assert looking.propose([Ask(seq, 2, 2)])[0].tokens == []
     seq.tokens += [ord(c) for c in "dabc"]
-    assert proposer.propose([Ask(seq, 2, 2)])[0].tokens == [ord("d"), ord("a")]
+    assert looking.propose([Ask(seq, 2, 2)])[0].tokens == [ord("d"), ord("a")]
 
 
 def test_forgetting_drops_the_index() -> None:
-    proposer = NgramProposer(1, 3)
-    proposer.propose([Ask(sequence("abab"), 2, 2)])
-    proposer.forget("a")
-    proposer.forget("never heard of")
-    assert proposer._indexes == {}
+    looking = proposer(1, 3)
+    looking.propose([Ask(sequence("abab"), 2, 2)])
+    looking.forget("a")
+    looking.forget("never heard of")
+    assert looking._indexes == {}
+
+
+def test_a_longer_match_offers_a_longer_draft_of_a_better_grade() -> None:
+    offers = [proposer(1, 3).options(sequence(text)) for text in ("abX ab", "abcdeX abcde", "abcdef")]
+    assert offers == [(Option("ngram", 4, grade=0),), (Option("ngram", 10, grade=1),), ()]
+
+
+def test_a_match_is_measured_beyond_what_is_indexed_and_not_beyond_what_matters() -> None:
+    (offer,) = proposer(1, 3).options(sequence("abcdefghijklmnopqrX-abcdefghijklmnopqr"))
+    assert offer == Option("ngram", LONGEST_DRAFT, grade=3)

@@ -80,7 +80,7 @@ def engine(tiny_dir: Path) -> Iterator[Engine]:
 async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine: Engine) -> None:
     *loading, ready = await engine.messages_until(Ready)
     assert any(said.message.startswith("memory: weights") for said in loading)
-    assert ready.memory.keys() == {"weights", "kv", "draft_kv", "verify"}
+    assert ready.memory.keys() == {"weights", "draft_weights", "kv", "draft_kv", "suffix", "verify"}
     assert ready.model_type == "llama"
     assert ready.memory["kv"] <= 1 << 20
     engine.send(Configure(policy=PolicySettings(kind="static", static_k=2), draft=DraftSettings(ngram_min=1)))
