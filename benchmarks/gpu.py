@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.contenders import Ours, Prompts, encode
+from engine.api import DraftSettings
 from engine.batch import Span
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
@@ -75,7 +76,14 @@ def _checks(path: Path, few: Prompts) -> Iterator[tuple[str, bool]]:
 
 def _texts(path: Path, few: Prompts, *, device: str, kind: str, cuda_graphs: bool = False) -> list[list[int]]:
     """Greedy texts, all at once, in fp32."""
-    ours = Ours(path, None, device=device, dtype="float32", kind=kind, cuda_graphs=cuda_graphs)
+    ours = Ours(
+        path,
+        None,
+        device=device,
+        dtype="float32",
+        draft=DraftSettings(kinds=(kind,)),
+        cuda_graphs=cuda_graphs,
+    )
     if kind != "none":
         ours.adaptive()
     return ours.texts(few, _TOKENS)

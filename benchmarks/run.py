@@ -5,11 +5,9 @@ Writes benchmarks/results/engine.json and engine.md with the command that made t
 
 import argparse
 import gc
-import json
 import statistics
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -17,11 +15,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.claims import Claim, markdown
+from benchmarks.claims import Claim
 from benchmarks.contenders import Generate, Ours, Prompts, encode
+from benchmarks.paper import section, write
 from benchmarks.where import Shares, where_time_goes
 from specd.bench.prompts import prompts
-from specd.bench.report import environment
 from specd.models.cache import cache_dir
 from specd.models.resolve import resolve_target
 
@@ -41,7 +39,8 @@ def main() -> int:
     path = resolve_target("demo")
     mixed = encode(path, [prompt.text for prompt in islice(prompts("mixed"), 16)])
     copy = encode(path, [prompt.text for prompt in islice(prompts("copy"), _COPY_CLIENTS)])
-    ours, generate = Ours(path, cache_dir() / "kernels"), Generate(path)
+    alike = {"prefix_cache": False, "rows_beside_decodes": 0}  # as generate: prompts anew, and all at once
+    ours, generate = Ours(path, cache_dir() / "kernels", **alike), Generate(path)
     gc.freeze()  # as the engine process does: what loading left behind is not looked through again and again
     speeds = _measure(_contests(generate, ours, mixed, copy, args.tokens), args.repeats)
     ours.plain()
@@ -163,39 +162,30 @@ def _write(
     rows: list[int],
 ) -> None:
     command = f'make bench ARGS="--repeats {args.repeats} --tokens {args.tokens}"'
-    date = datetime.now(UTC).date().isoformat()
-    args.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "command": command,
-        "date": date,
-        "environment": environment(),
+    figures = {
         "prompt_tokens": {"least": min(rows), "median": statistics.median(rows), "most": max(rows)},
         "tokens_per_second": speeds,
         "claims": [claim.document() for claim in claims],
         "step_milliseconds": where,
     }
-    (args.out / "engine.json").write_text(json.dumps(document, indent=2) + "\n")
-    (args.out / "engine.md").write_text(_page(command, date, claims, where))
+    write(
+        args.out,
+        "engine",
+        command,
+        figures,
+        "The engine against transformers' generate",
+        _page(claims, where),
+    )
 
 
-def _page(command: str, date: str, claims: list[Claim], where: dict[str, Shares]) -> str:
+def _page(claims: list[Claim], where: dict[str, Shares]) -> list[str]:
     names = list(next(iter(where.values())))
-    lines = [
-        "# The engine against transformers' generate",
-        "",
-        f"Made by `{command}` on {date}; demo model, bf16, CPU. Each figure is a median of one run in which the",
-        "contenders take turns; the runs themselves and the machine are in `engine.json`.",
-        "",
-        *markdown(["claim", "ours", "other", "ratio", "bound", ""], [claim.cells for claim in claims]),
-        "",
-        "Milliseconds of a plain decode step:",
-        "",
-        *markdown(
-            ["", *names], [[load, *(f"{row[name]:.2f}" for name in names)] for load, row in where.items()]
-        ),
-        "",
+    rows = [[load, *(f"{row[name]:.2f}" for name in names)] for load, row in where.items()]
+    words = "Each figure is a median of one run in which the contenders take turns:"
+    return [
+        *section(words, ["claim", "ours", "other", "ratio", "bound", ""], [claim.cells for claim in claims]),
+        *section("Milliseconds of a plain decode step:", ["", *names], rows),
     ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,14 @@ from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
 from specd.logs import LogFormat, configure_logging
 from specd.models.cache import cache_dir
+from specd.models.drafts import Drafts, find_drafts
 from specd.models.pair import misfit
 from specd.models.resolve import resolve_target
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
 from specd.restarts import DEATH_REASONS
-from specd.serving import ServedModel, draft_revision, load_served, served_name
+from specd.serving import ServedModel, hashes, load_served, served_name
 from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
 from specd.telemetry.prometheus import Metrics
 from specd.threads import in_thread
@@ -120,6 +121,7 @@ class Daemon:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._path: Path | None = None
+        self._drafts = Drafts(())
         self._model: asyncio.Future[ServedModel] = asyncio.get_running_loop().create_future()
         self._announced = False
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
@@ -207,8 +209,9 @@ class Daemon:
         """From a config to a model that answers."""
         target = self._config.model.target
         self._path = await in_thread(resolve_target, target.path)
+        self._drafts = await in_thread(find_drafts, self._config.model.draft, self._path, hashes())
         self._spawn(self._supervisor.run())
-        model = await in_thread(load_served, target, self._path)
+        model = await in_thread(load_served, target, self._path, self._drafts)
         self._model.set_result(model)
         await self._supervisor.engine_info()
         self._identify(self._config)
@@ -258,7 +261,7 @@ class Daemon:
             block_size=engine.block_size,
             prefix_cache=engine.prefix_cache,
             cache_dir=str(cache_dir() / "kernels"),
-            draft=self._config.draft_settings(),
+            draft=self._drafts.settings(self._config.model.draft),
             policy=self._config.policy.settings(),
             verification=engine.verification,
         )
@@ -320,7 +323,7 @@ class Daemon:
         self._supervisor.configure(
             Configure(
                 policy=config.policy.settings(),
-                draft=config.draft_settings(),
+                draft=self._drafts.settings(config.model.draft),
                 verification=config.engine.verification,
             )
         )
@@ -334,8 +337,8 @@ class Daemon:
         if not self._model.done():
             return
         target, draft = self._model.result().info, config.model.draft
-        revision = draft_revision(draft)
-        self._metrics.set_target(target.revision, revision, target.quantization, draft.proposers)
+        revision = self._drafts.revision(draft)
+        self._metrics.set_target(target.revision, revision, target.quantization, self._drafts.proposers)
         self._alerts.set_identity(target.revision, revision)
 
     def _asked_to_stop(self) -> None:

@@ -11,7 +11,7 @@ from specd.alerts.manager import AlertManager
 from specd.config.reload import redacted_dump
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader
-from specd.serving import ServedModel, draft_revision
+from specd.serving import ServedModel
 from specd.supervisor import Supervisor
 from specd.telemetry.prometheus import Metrics
 
@@ -83,11 +83,11 @@ class View:
         }
 
     def _model(self) -> dict[str, Any]:
-        model = self.model()
+        model, draft = self.model(), self.reloader.loaded.config.model.draft
         return {
             "name": self.name,
             "target_revision": None if model is None else model.info.revision,
-            "draft_revision": draft_revision(self.reloader.loaded.config.model.draft),
+            "draft_revision": None if model is None else model.drafts.revision(draft),
             "quantization": None if model is None else model.info.quantization,
             "source": None if model is None else model.info.source,
         }

@@ -71,7 +71,8 @@ def _values(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return ", ".join(f"`{_toml(kind)}`" for kind in kinds)
     if kinds and get_origin(kinds[0]) is Literal:  # one of them, or a list
-        return ", ".join(f"`{_toml(kind)}`" for kind in get_args(kinds[0])) + ", or a list of them"
+        named = [name for kind in kinds if get_origin(kind) is Literal for name in get_args(kind)]
+        return ", ".join(f"`{_toml(name)}`" for name in named) + ", or a list of them"
     kind = kinds[0] if NoneType in get_args(field.annotation) else field.annotation
     name = "array" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
     limits = [text for limit in field.metadata for text in _limits(limit)]

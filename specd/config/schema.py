@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from engine.api import DraftKind, DraftSettings, Sharing
+from engine.api import DraftKind, Sharing
 from policies.settings import LoadSettings, PolicySettings
 
 
@@ -119,12 +119,14 @@ class TargetSection(Section):
 class DraftSection(Section):
     """Who guesses ahead."""
 
-    kind: DraftKind | tuple[DraftKind, ...] = restart(
-        "ngram", "the proposer, or a list among which the policy chooses by request and by round"
+    kind: DraftKind | Literal["auto"] | tuple[DraftKind, ...] = restart(
+        "auto",
+        "the proposer, or a list among which the policy chooses by request and by round; auto takes ngram, and eagle "
+        "where the package holds a head for the target",
     )
     model: str = restart("", 'kind "model": a smaller model, named as model.target.path is')
     head: str = restart(
-        "", 'kinds "eagle" and "medusa": a directory with a head that was trained for the target'
+        "", "kinds eagle and medusa: a directory with a head; empty takes the package's for the target"
     )
     ngram_min: int = hot(2, "shortest match that prompt lookup trusts, tokens", ge=1, le=16)
     ngram_max: int = hot(5, "longest match tried, tokens", ge=1, le=16)
@@ -149,17 +151,14 @@ class DraftSection(Section):
 
     @property
     def kinds(self) -> tuple[DraftKind, ...]:
-        """The proposers, in order."""
+        """The proposers that are named, in order; none of "auto"."""
+        if self.kind == "auto":
+            return ()
         return (self.kind,) if isinstance(self.kind, str) else self.kind
-
-    @property
-    def proposers(self) -> tuple[DraftKind, ...]:
-        """Those who draft: nobody of kind "none"."""
-        return tuple(kind for kind in self.kinds if kind != "none")
 
     @model_validator(mode="after")
     def _kinds(self) -> Self:
-        if len(set(self.kinds)) < len(self.kinds) or not self.kinds:
+        if len(set(self.kinds)) < len(self.kinds) or not self.kind:
             raise ValueError(f"kind names {list(self.kinds)}: name at least one, and each once")
         if "none" in self.kinds and len(self.kinds) > 1:
             raise ValueError('kind "none" stands alone: leave it out, or the others')
@@ -320,18 +319,3 @@ class Config(Section):
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
     alerts: AlertsSection = AlertsSection()
-
-    def draft_settings(self) -> DraftSettings:
-        """As the engine takes it."""
-        draft = self.model.draft
-        return DraftSettings(
-            kinds=draft.kinds,
-            model_path=draft.model,
-            head_path=draft.head,
-            ngram_min=draft.ngram_min,
-            ngram_max=draft.ngram_max,
-            match_factor=draft.match_factor,
-            suffix_bytes=draft.suffix_mib << 20,
-            suffix_across=draft.suffix_across,
-            skip_layers=draft.skip_layers,
-        )

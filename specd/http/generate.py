@@ -19,7 +19,7 @@ from specd.http.params import check_tokens, sampling, token_limit
 from specd.http.parse import AnyBody, parse
 from specd.http.prompt import PromptEncoder
 from specd.http.sse import PING_SECONDS
-from specd.serving import ServedModel, draft_revision
+from specd.serving import ServedModel
 from specd.supervisor import Supervisor
 
 
@@ -80,7 +80,7 @@ class GenerateEndpoint(Generic[AnyBody]):
             prompt=prompt,
             request=self._request(body, prompt, max_tokens),
             model=model,
-            draft_revision=draft_revision(config.model.draft),
+            draft_revision=model.drafts.revision(config.model.draft),
             name=self._service.name,
         )
 

@@ -15,6 +15,7 @@ from specd.http.classes import ClassNames
 from specd.http.encode import encode_completion
 from specd.http.generate import GenerateEndpoint, Service
 from specd.http.shapes import CompletionShape
+from specd.models.drafts import Drafts
 from specd.serving import load_served
 from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
 from tests.daemon.test_supervisor import supervised
@@ -76,7 +77,7 @@ async def test_a_silent_stream_is_kept_open_by_comments(daemons):
 
     async with supervised(daemons.engine) as setup:
         model = asyncio.Future()
-        model.set_result(load_served(TargetSection(path="tiny"), daemons.model))
+        model.set_result(load_served(TargetSection(path="tiny"), daemons.model, Drafts(("ngram",))))
         service = Service("tiny", setup.supervisor, lambda: model, Config, ClassNames(), ping_seconds=0.1)
         endpoint = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
         await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send)

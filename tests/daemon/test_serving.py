@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from specd.config.schema import DraftSection, TargetSection
-from specd.serving import draft_revision, load_served
+from specd.models.cache import HashCache
+from specd.models.drafts import Drafts, find_drafts
+from specd.serving import load_served
 from tests.daemon.conftest import write_served_model
 
 
@@ -13,7 +15,7 @@ def test_hashes_are_kept_in_the_cache_directory(tmp_path: Path, monkeypatch: pyt
     """Test that the cache directory is made as a directory, in which others find room as well."""
     cache = tmp_path / "cache"
     monkeypatch.setenv("SPECD_CACHE_DIR", str(cache))
-    load_served(TargetSection(), write_served_model(tmp_path / "model"))
+    load_served(TargetSection(), write_served_model(tmp_path / "model"), Drafts(("ngram",)))
     assert [path.name for path in cache.iterdir()] == ["hashes.json"]
 
 
@@ -26,10 +28,16 @@ def test_hashes_are_kept_in_the_cache_directory(tmp_path: Path, monkeypatch: pyt
         (DraftSection(kind="layer-skip", skip_layers=(4,)), "layer-skip-4"),
         (DraftSection(kind="layer-skip", skip_layers=(7, 0, 1, 2, 3, 9, 8)), "layer-skip-0..3-7..9"),
         (DraftSection(kind="layer-skip", skip_layers=(0, 3)), "layer-skip-0-3"),
+        (DraftSection(kind=("layer-skip", "ngram")), "layer-skip-middle+ngram-2-5"),
         (DraftSection(kind="none"), "none"),
         (DraftSection(kind="none", revision="r7"), "r7"),
     ],
 )
-def test_draft_revision_follows_what_changes_the_drafts(draft: DraftSection, revision: str) -> None:
+def test_draft_revision_follows_what_changes_the_drafts(
+    tmp_path: Path, draft: DraftSection, revision: str
+) -> None:
     """Test that each draft has a revision of its own, short enough for a label even when most layers are left out."""
-    assert draft_revision(draft) == revision
+    target = write_served_model(tmp_path / "model")
+    found = find_drafts(draft, target, HashCache(tmp_path / "hashes.json"))
+    assert found.revision(draft) == revision
+    assert found.settings(draft).kinds == (draft.kinds or ("ngram",))

@@ -1,0 +1,169 @@
+"""`make bench-drafts DATA=...`: what drafts are worth on prompts that none of them was trained on.
+
+Conditional acceptance by position and category, greedy and at temperature 0.7; tokens per round; trees against chains
+of as many tokens; what a draft step costs; and the speed of one request under the default policy against plain
+decoding, by category and on each of eight prompts. Writes benchmarks/results/drafts.json and drafts.md.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.contenders import Ours, encode
+from benchmarks.drafts_page import DraftFigures, Speeds
+from benchmarks.fixed import Fixed, fixed
+from benchmarks.paper import write
+from benchmarks.questions import CHAT, Question, by_category, eight, human_eval, spec_bench
+from benchmarks.shown import DEPTH, Shown
+from engine.api import DraftSettings
+from specd.models.cache import HashCache, cache_dir
+from specd.models.drafts import shipped_head
+from specd.models.resolve import resolve_target
+
+_RESULTS = Path(__file__).parent / "results"
+_TOGETHER = 8  # requests at a time where only acceptance is measured
+_BUDGETS = (
+    (4, 3),
+    (8, 4),
+    (16, 5),
+)  # nodes, levels of the tree; the chain has as many tokens as the tree has nodes
+_HEAD = "eagle"
+_WARM = 0.7
+
+
+class Bench:
+    """The engine with the package's head, the prompts, and a bar that shows how far it is."""
+
+    def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
+        path = resolve_target("demo")
+        head = shipped_head(path, HashCache(cache_dir() / "hashes.json")) if args.head is None else args.head
+        draft = DraftSettings(kinds=("ngram", _HEAD), head_path=str(head))
+        self.args = args
+        self.questions = [*spec_bench(args.data, args.each), *human_eval(args.data, 2 * args.each)]
+        self.eight = eight(args.data)
+        every = [*self.questions, *self.eight]
+        self._prompts = dict(zip(every, encode(path, [question.text for question in every]), strict=True))
+        settings = {"prefix_cache": False, "rows_beside_decodes": 0, "verification": "token"}
+        self.ours = Ours(path, cache_dir() / "kernels", draft=draft, **settings)
+        self._progress = progress
+
+    def acceptance(self, temperature: float) -> dict[str, Shown]:
+        """By category, of chains by the head."""
+        shown: dict[str, Shown] = {}
+        with (
+            fixed(self.ours.engine, Fixed(_HEAD, DEPTH)),
+            self._bar(f"acceptance at {temperature:g}") as step,
+        ):
+            for category, group in by_category(self.questions):
+                shown[category] = self._shown(group, temperature=temperature)
+                step(1 / len(by_category(self.questions)))
+        return shown
+
+    def trees(self) -> dict[int, tuple[Shown, Shown]]:
+        """By budget of tokens: chains, trees, greedy, on chats."""
+        chats = [question for question in self.questions if question.category in CHAT]
+        found = {}
+        with self._bar("trees and chains") as step:
+            for nodes, levels in _BUDGETS:
+                pair = []
+                for policy in (Fixed(_HEAD, min(nodes, DEPTH)), Fixed(_HEAD, levels, nodes=nodes)):
+                    with fixed(self.ours.engine, policy):
+                        pair.append(self._shown(chats[::2]))
+                    step(1 / 2 / len(_BUDGETS))
+                found[nodes] = (pair[0], pair[1])
+        return found
+
+    def step_milliseconds(self) -> dict[str, float]:
+        """Medians, one request: a plain step, and one level of a draft by the head."""
+        prompt = self._prompts[self.questions[0]]
+        levels = 4
+        plain, level = [], []
+        with self._bar("cost of a draft step") as step:
+            for _ in range(self.args.repeats):
+                self.ours.plain()
+                plain += [sum(phases) for phases in self._phases(prompt)]
+                with fixed(self.ours.engine, Fixed(_HEAD, levels)):
+                    level += [draft / levels for _, draft, _, _ in self._phases(prompt) if draft]
+                step(1 / self.args.repeats)
+        return {"plain step": 1e3 * statistics.median(plain), "draft level": 1e3 * statistics.median(level)}
+
+    def speeds(self, questions: Sequence[Question]) -> Speeds:
+        """Tokens per second of one request at a time: medians, the two ways taking turns."""
+        found = {}
+        modes = {"plain": self.ours.plain, "policy": self.ours.adaptive}
+        with self._bar("one request at a time") as step:
+            for question in questions:
+                rates: dict[str, list[float]] = {mode: [] for mode in modes}
+                for _ in range(self.args.repeats):
+                    for mode, configure in modes.items():
+                        configure()
+                        seconds = self.ours.seconds([self._prompts[question]], self.args.tokens)
+                        rates[mode].append(self.args.tokens / seconds)
+                found[question] = {mode: statistics.median(values) for mode, values in rates.items()}
+                step(1 / len(questions))
+        return found
+
+    def _shown(self, questions: Sequence[Question], temperature: float = 0.0) -> Shown:
+        shown = Shown()
+        for start in range(0, len(questions), _TOGETHER):
+            prompts = [self._prompts[question] for question in questions[start : start + _TOGETHER]]
+            reports = self.ours.reports(prompts, self.args.tokens, temperature=temperature, ignore_eos=False)
+            for output in (output for report in reports for output in report.outputs):
+                if output.report is not None:
+                    shown.add(output.report)
+        return shown
+
+    def _phases(self, prompt: list[int]) -> list[tuple[float, float, float, float]]:
+        reports = self.ours.reports([prompt], self.args.tokens)
+        each = [report.phases for report in reports if report.prefill_rows == 0]
+        return [(phases.schedule, phases.draft, phases.verify, phases.commit) for phases in each]
+
+    @contextmanager
+    def _bar(self, name: str) -> Iterator[Any]:
+        task = self._progress.add_task(name, total=1.0)
+        yield lambda share: self._progress.advance(task, share)
+        self._progress.update(task, completed=1.0)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    data = "folder with spec_bench.jsonl, human_eval.jsonl and bench_prompts.json"
+    parser.add_argument("--data", type=Path, required=True, help=data)
+    parser.add_argument("--head", type=Path, help="a head for the demo model; the package's unless given")
+    parser.add_argument("--each", type=int, default=8, help="prompts of each category (default 8)")
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens per prompt (default 128)")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds where time is measured (default 3)")
+    parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for drafts.json and drafts.md")
+    args = parser.parse_args()
+    with Progress(console=Console(stderr=True)) as progress:
+        bench = Bench(args, progress)
+        figures = DraftFigures(
+            greedy=bench.acceptance(0.0),
+            warm=bench.acceptance(_WARM),
+            trees=bench.trees(),
+            steps=bench.step_milliseconds(),
+            speeds=bench.speeds([*_some_of_each(bench.questions, 2), *bench.eight]),
+            memory=bench.ours.engine.memory,
+        )
+    page = figures.page()
+    Console().print("\n".join(page))
+    given = f"--each {args.each} --tokens {args.tokens} --repeats {args.repeats}"
+    command = f'make bench-drafts DATA=... ARGS="{given}"'
+    write(args.out, "drafts", command, figures.document(), page)
+    return 0
+
+
+def _some_of_each(questions: Sequence[Question], few: int) -> list[Question]:
+    return [question for _, group in by_category(questions) for question in group[:few]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

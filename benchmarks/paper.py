@@ -1,0 +1,27 @@
+"""Results as they are kept: a JSON file with everything and a page for people, with the command that made them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.claims import markdown
+from specd.bench.report import environment
+
+_TITLES: Final = {"engine": "The engine against transformers' generate", "drafts": "What drafts are worth"}
+
+
+def write(folder: Path, name: str, command: str, figures: Mapping[str, Any], page: Iterable[str]) -> None:
+    """`name`.json and `name`.md in the folder, which is made. page: without its title."""
+    date = datetime.now(UTC).date().isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"command": command, "date": date, "environment": environment(), **figures}
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    made = f"Made by `{command}` on {date}; demo model, bf16, CPU. The machine and all figures are in `{name}.json`."
+    (folder / f"{name}.md").write_text("\n".join([f"# {_TITLES[name]}", "", made, "", *page]))
+
+
+def section(words: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table with what it shows above it."""
+    return [words, "", *markdown(header, rows), ""]

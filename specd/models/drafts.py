@@ -1,0 +1,141 @@
+"""What `[model.draft]` names, found: who drafts, from which directories, and what to call it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from engine.api import DraftKind, DraftSettings
+from specd.config.schema import DraftSection
+from specd.errors import ModelError
+from specd.models.cache import HashCache
+from specd.models.directory import read_config
+from specd.models.identity import fingerprint
+from specd.models.resolve import resolve_target
+
+_HEADS: Final = frozenset({"eagle", "medusa"})
+_REVISION_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What stays as it is while the daemon runs; the rest of `[model.draft]` may change."""
+
+    kinds: tuple[DraftKind, ...]
+    model: Path | None = None
+    model_revision: str = ""
+    head: Path | None = None
+    head_revision: str = ""
+
+    @property
+    def proposers(self) -> tuple[DraftKind, ...]:
+        """Those who draft: nobody of kind "none"."""
+        return tuple(kind for kind in self.kinds if kind != "none")
+
+    def settings(self, draft: DraftSection) -> DraftSettings:
+        """As the engine takes it."""
+        return DraftSettings(
+            kinds=self.kinds,
+            model_path=str(self.model or ""),
+            head_path=str(self.head or ""),
+            ngram_min=draft.ngram_min,
+            ngram_max=draft.ngram_max,
+            match_factor=draft.match_factor,
+            suffix_bytes=draft.suffix_mib << 20,
+            suffix_across=draft.suffix_across,
+            skip_layers=draft.skip_layers,
+        )
+
+    def revision(self, draft: DraftSection) -> str:
+        """The configured one, or one that changes with whatever changes the drafts."""
+        return draft.revision or "+".join(self._revision(draft, kind) for kind in self.kinds)
+
+    def _revision(self, draft: DraftSection, kind: DraftKind) -> str:
+        match kind:
+            case "ngram":
+                return f"ngram-{draft.ngram_min}-{draft.ngram_max}"
+            case "suffix":
+                return f"suffix-{draft.suffix_across}"
+            case "layer-skip":
+                layers = "middle" if draft.skip_layers is None else runs(sorted(set(draft.skip_layers)))
+                return f"layer-skip-{layers}"
+            case "model":
+                return f"model-{self.model_revision}"
+            case "eagle" | "medusa":
+                return f"{kind}-{self.head_revision}"
+            case _:
+                return kind
+
+
+def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
+    """Resolve what is named, for the target in this directory. Slow once per model or head. Raises `ModelError`."""
+    shipped = shipped_head(target, hashes) if draft.kind == "auto" or not draft.head else None
+    kinds = draft.kinds
+    if draft.kind == "auto":
+        kinds = ("ngram",) if shipped is None else ("ngram", "eagle")
+    head = _head(draft, kinds, shipped)
+    model = resolve_target(draft.model) if "model" in kinds else None
+    return Drafts(
+        kinds=kinds,
+        model=model,
+        model_revision="" if model is None else fingerprint(model, hashes),
+        head=head,
+        head_revision="" if head is None else _head_fingerprint(head, hashes),
+    )
+
+
+def shipped_head(target: Path, hashes: HashCache) -> Path | None:
+    """The head in the package that was trained for this very target, if there is one."""
+    for head in shipped_heads():
+        record = msgspec.json.decode((head / "record.json").read_bytes())
+        if _alike(head, target) and record["target_fingerprint"] == fingerprint(target, hashes):
+            return head
+    return None
+
+
+def shipped_heads() -> list[Path]:
+    """All heads in the package."""
+    heads = Path(str(resources.files("engine"))) / "heads"
+    return sorted(record.parent for record in heads.glob("*/record.json"))
+
+
+def _alike(head: Path, target: Path) -> bool:
+    """Whether a target has the head's sizes: all others need not be hashed to know that it does not fit."""
+    layer, config = read_config(head)["transformer_layer_config"], read_config(target)
+    return all(layer[size] == config.get(size) for size in ("hidden_size", "vocab_size"))
+
+
+def _head(draft: DraftSection, kinds: Sequence[DraftKind], shipped: Path | None) -> Path | None:
+    if not _HEADS.intersection(kinds):
+        return None
+    if not draft.head:
+        if shipped is None:
+            raise ModelError(
+                "model.draft.head: no head in the package was trained for this target: name a directory with one, "
+                "make one with `specd draft train`, or take other kinds"
+            )
+        return shipped
+    head = Path(draft.head).expanduser()
+    read_config(head)
+    return head
+
+
+def _head_fingerprint(head: Path, hashes: HashCache) -> str:
+    files = sorted(file for file in head.iterdir() if file.suffix in {".safetensors", ".bin", ".pt"})
+    if not files:
+        raise ModelError(f"model.draft.head: {head} holds no weights: .safetensors, .bin or .pt")
+    return hashes.sha256(files)[0][:_REVISION_DIGITS]
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers, short: `0..3-7` for 0, 1, 2, 3 and 7. It becomes a label of metrics and alerts."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return "-".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
