@@ -7,6 +7,7 @@ goes stale while drafting is off.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from engine.batch import Span
 from engine.draft.base import Ask, Draft
 from engine.draft.chains import draw_chains
 from engine.draft.shape import MOST_NODES
+from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest, tree_span
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.sequence import Sequence as Seq
@@ -27,7 +29,7 @@ def default_skip(layers: int) -> tuple[int, ...]:
 
 
 class LayerSkipProposer:
-    """Drafts token by token, all asking sequences at once."""
+    """Drafts level by level, all asking sequences at once."""
 
     name = "layer-skip"
 
@@ -43,20 +45,43 @@ class LayerSkipProposer:
         return _OPTIONS
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        """See Proposer. Each pass drafts one more token for every sequence that wants one."""
-        return draw_chains(asks, lambda which, drafted: self._forward([asks[i] for i in which], drafted))
+        """See Proposer. Each pass drafts one more level for every sequence that wants one."""
+        return by_shape(
+            asks,
+            lambda mine: self._chains([asks[i] for i in mine]),
+            lambda mine: self._trees([asks[i] for i in mine]),
+        )
 
     def forget(self, request: str) -> None:
         """See Proposer. There is no state to drop."""
 
-    def _forward(self, asks: Sequence[Ask], drafted: Sequence[list[int]]) -> Tensor:
-        """Logits after the last token of each sequence, drafted ones included: [B, V]."""
-        spans = []
-        for ask, guesses in zip(asks, drafted, strict=True):
-            sequence = ask.sequence
-            last = guesses[-1] if guesses else sequence.tokens[-1]
-            spans.append(Span(sequence.table, len(sequence.tokens) - 1 + len(guesses), [last], 1))
+    def _chains(self, asks: Sequence[Ask]) -> list[Draft]:
+        def logits_of(which: Sequence[int], drafted: Sequence[list[int]]) -> Tensor:
+            return self._forward(
+                [_last(asks[i].sequence, own) for i, own in zip(which, drafted, strict=True)]
+            )
+
+        return draw_chains(asks, logits_of)
+
+    def _trees(self, asks: Sequence[Ask]) -> list[Draft]:
+        def likeliest_of(which: Sequence[int], trees: Sequence[Grown], most: int) -> Likeliest:
+            active = [asks[i] for i in which]
+            logits = self._forward(
+                [tree_span(ask.sequence, tree) for ask, tree in zip(active, trees, strict=True)]
+            )
+            return likeliest(active, trees, logits, most)
+
+        return grow_trees(asks, likeliest_of)
+
+    def _forward(self, spans: Sequence[Span]) -> Tensor:
+        """Logits of the rows that the spans want: [R, V]."""
         return self._runner.run(self._draft, self._runner.pack(spans))
 
 
-_OPTIONS = (Option(LayerSkipProposer.name, MOST_NODES),)
+def _last(sequence: Seq, drafted: Sequence[int]) -> Span:
+    """The row of a text's last token, drafted ones included: the keys of those before it are there."""
+    token = drafted[-1] if drafted else sequence.tokens[-1]
+    return Span(sequence.table, len(sequence.tokens) - 1 + len(drafted), [token], 1)
+
+
+_OPTIONS: Final = tuple(Option(LayerSkipProposer.name, MOST_NODES, width=width) for width in (1, 2, 4))

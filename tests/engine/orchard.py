@@ -1,4 +1,4 @@
-"""A proposer of trees, for tests."""
+"""A proposer of trees and a policy that asks for them, for tests."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ from engine.core import Engine
 from engine.draft.base import Ask, Draft
 from engine.draft.roster import Roster
 from engine.draft.shape import MOST_NODES
-from policies.base import Option
+from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView
+from policies.controller import Controller
+from policies.settings import PolicySettings
 from tests.engine.conftest import generate
 from tests.tiny import VOCABULARY
 
@@ -48,6 +50,33 @@ class Orchard:
             trunk = node if true else trunk
         self.shapes.add(tuple(parents))
         return Draft(tokens, parents=parents)
+
+
+class FixedShape(Controller):
+    """Asks the first proposer for the same draft in every round: so many levels, so many nodes in all."""
+
+    def __init__(self, levels: int, nodes: int) -> None:
+        super().__init__(PolicySettings())
+        self._levels = levels
+        self._nodes = nodes
+
+    def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
+        return [self._shape(request) for request in requests]
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        pass
+
+    def _shape(self, request: RequestView) -> Decision:
+        option: Option | None = next(iter(request.options), None)
+        if option is None or request.remaining_tokens == 1 or not request.speculate:
+            return Decision(0, Reason.STATIC, "")
+        levels = min(self._levels, option.k, request.remaining_tokens - 1)
+        return Decision(levels, Reason.STATIC, "", option, max(self._nodes, levels))
+
+
+def with_shape(engine: Engine, *, levels: int, nodes: int) -> Engine:
+    engine.policy = FixedShape(levels, nodes)
+    return engine
 
 
 def with_proposer(engine: Engine, proposer: object) -> Engine:

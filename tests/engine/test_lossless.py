@@ -12,6 +12,7 @@ from engine.api import DraftSettings
 from engine.model.loader import LoadedModel, load
 from policies.settings import PolicySettings
 from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
+from tests.engine.orchard import with_shape
 from tests.tiny import VOCABULARY
 
 RNG = np.random.default_rng(0)
@@ -72,6 +73,22 @@ def test_greedy_text_in_a_mixed_batch_equals_transformers(
     for name, tokens in plain.items():
         assert outputs[name].tokens == tokens
     assert outputs["short"].report.k_histogram.keys() == {0}
+
+
+@pytest.mark.parametrize("kind", ["layer-skip"])
+def test_a_text_under_grown_trees_is_that_of_plain_decoding(make_engine: MakeEngine, kind: str) -> None:
+    """Greedy and seeded, alone and together: trees are certain drafts, so even a seed's text stays as it is."""
+    asked = [
+        *(request(name, prompt) for name, prompt in PROMPTS.items()),
+        *(request(f"drawn {name}", p, temperature=0.8, top_p=0.9, seed=3) for name, p in PROMPTS.items()),
+    ]
+    plain = {name: output.tokens for name, output in generate(make_engine("none"), *asked).items()}
+    together = generate(with_shape(make_engine(kind, max_batch_tokens=32), levels=3, nodes=9), *asked)
+    assert {name: output.tokens for name, output in together.items()} == plain
+    for each in asked:
+        alone = generate(with_shape(make_engine(kind), levels=3, nodes=9), each)[each.id]
+        assert alone.tokens == plain[each.id]
+    assert sum(sum(output.report.accepted) for output in together.values()) > 0
 
 
 def test_drafts_are_accepted_on_a_copy_task(make_engine: MakeEngine) -> None:

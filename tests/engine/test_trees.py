@@ -16,7 +16,7 @@ from engine.attention.paged import Extras, PagedAttention
 from engine.attention.plan import plan_attention
 from engine.batch import Span, pack
 from engine.draft.base import NO_DRAFT, Ask, Draft
-from engine.draft.layer_skip import LayerSkipProposer
+from engine.draft.layer_skip import LayerSkipProposer, _last
 from engine.draft.shape import chain, children, depths, misshapen, path, sights
 from engine.kernels.native import NativeOps, build
 from engine.kv.memory import KVMemory, LayerShape
@@ -192,7 +192,7 @@ class Fork(LayerSkipProposer):
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         if not asks:
             return []
-        logits = self._forward(asks, [[] for _ in asks])
+        logits = self._forward([_last(ask.sequence, []) for ask in asks])
         q = probabilities(logits, RowParams.of([ask.sequence.sampling for ask in asks], CPU))
         return [self._fork(ask, law) for ask, law in zip(asks, q, strict=True)]
 
