@@ -33,7 +33,7 @@ from specd.http.generate import Service
 from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
 from specd.logs import LogFormat, configure_logging
-from specd.models.cache import cache_dir
+from specd.models.cache import cache_dir, hashes
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.pair import misfit
 from specd.models.resolve import resolve_target
@@ -41,7 +41,7 @@ from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
 from specd.restarts import DEATH_REASONS
-from specd.serving import ServedModel, hashes, load_served, served_name
+from specd.serving import ServedModel, load_served, served_name
 from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
 from specd.telemetry.prometheus import Metrics
 from specd.threads import in_thread
@@ -314,7 +314,7 @@ class Daemon:
 
     def _take_over(self, config: Config) -> None:
         """Put a config in force. Whatever can refuse it comes first, and changes nothing when it does."""
-        if self._path is not None and (fault := misfit(config.model.draft, self._path)):
+        if self._path is not None and (fault := misfit(config.model.draft, self._path, hashes())):
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         self._alerts.configure(config.alerts)

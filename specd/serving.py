@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specd.config.schema import TargetSection
 from specd.http.prompt import PromptEncoder
-from specd.models.cache import HashCache, cache_dir
+from specd.models.cache import hashes
 from specd.models.drafts import Drafts
 from specd.models.identity import ModelInfo, describe, display_name
 
@@ -22,11 +22,6 @@ class ServedModel:
 def load_served(target: TargetSection, path: Path, drafts: Drafts) -> ServedModel:
     """Read what the daemon needs of a resolved model directory; blocking. Raises `ModelError`."""
     return ServedModel(describe(target, path, hashes()), PromptEncoder.load(path), drafts)
-
-
-def hashes() -> HashCache:
-    """Of this daemon's models."""
-    return HashCache(cache_dir() / "hashes.json")
 
 
 def served_name(target: TargetSection) -> str:

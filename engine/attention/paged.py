@@ -120,13 +120,16 @@ def attend_group(memory: KVMemory, layer: int, group: Group, query: Tensor, extr
     rows = rows.reshape(batch, group.depth, kv_heads, share, -1).permute(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, share * group.depth, -1)
     mask = group.mask(extras.window, share, memory.block_size, query.dtype)
-    out = _attend(rows, keys, values, mask, extras)
+    out = attend_rows(rows, keys, values, mask, extras)
     out = out.view(batch, kv_heads, share, group.depth, -1).permute(0, 3, 1, 2, 4)
     return out.reshape(batch * group.depth, query.shape[1], -1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Extras) -> Tensor:
-    """[B, kv_heads, share * R, dim] over [B, kv_heads, S, dim] -> [B, kv_heads, share * R, value_dim]."""
+def attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, extras: Extras) -> Tensor:
+    """[B, kv_heads, share * R, dim] over [B, kv_heads, S, dim] -> [B, kv_heads, share * R, value_dim].
+
+    mask: additive, [B, 1, share * R, S].
+    """
     if extras.softcap is None and extras.sinks is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=extras.scaling)
     scores = (query @ key.transpose(-1, -2)).float() * extras.scaling

@@ -12,6 +12,7 @@ from specd.config.schema import Config, TargetSection
 from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
 from specd.models.architecture import quantization_reason
+from specd.models.cache import hashes
 from specd.models.gguf import gguf_file
 from specd.models.pair import misfit
 from specd.models.resolve import resolve_target, still_to_convert
@@ -90,6 +91,6 @@ def _model_faults(config: Config) -> Iterator[str]:
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())
         return
-    fault = misfit(config.model.draft, path)
+    fault = misfit(config.model.draft, path, hashes())
     if fault is not None:
         yield fault

@@ -10,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from engine.api import DraftKind, Sharing
+from engine.skipset import SkipSet, read_skip_set
 from policies.settings import LoadSettings, PolicySettings
 
 
@@ -147,7 +148,13 @@ class DraftSection(Section):
     skip_layers: tuple[int, ...] | None = hot(
         None, "layers left out by layer-skip; unset skips every second layer of the middle half"
     )
+    skip_file: Path | None = hot(
+        None,
+        "or the layers that `specd draft train --kind layer-skip` found: the file, or the directory it was written to; "
+        "read again at each reload",
+    )
     revision: str = restart("", "draft revision in reports; empty derives one from the kind and its settings")
+    _skip_set: SkipSet | None = PrivateAttr(default=None)
 
     @property
     def kinds(self) -> tuple[DraftKind, ...]:
@@ -162,6 +169,24 @@ class DraftSection(Section):
             raise ValueError(f"kind names {list(self.kinds)}: name at least one, and each once")
         if "none" in self.kinds and len(self.kinds) > 1:
             raise ValueError('kind "none" stands alone: leave it out, or the others')
+        return self
+
+    @property
+    def skipped(self) -> tuple[int, ...] | None:
+        """The layers to leave out, wherever they are named."""
+        return self.skip_layers if self._skip_set is None else self._skip_set.skip
+
+    @property
+    def skip_set(self) -> SkipSet | None:
+        """What `skip_file` says, as it was when the config was read."""
+        return self._skip_set
+
+    @model_validator(mode="after")
+    def _read_skip_file(self) -> Self:
+        if self.skip_file is not None:
+            if self.skip_layers is not None:
+                raise ValueError("skip_layers and skip_file both say which layers to leave out: unset one")
+            self._skip_set = read_skip_set(self.skip_file.expanduser())
         return self
 
     @model_validator(mode="after")

@@ -84,3 +84,8 @@ class HashCache:
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.path, stamps)
+
+
+def hashes() -> HashCache:
+    """Of this daemon's models."""
+    return HashCache(cache_dir() / "hashes.json")

@@ -14,6 +14,7 @@ from specd.errors import ModelError
 from specd.models.cache import HashCache
 from specd.models.directory import read_config
 from specd.models.identity import fingerprint
+from specd.models.pair import misfit
 from specd.models.resolve import resolve_target
 
 _HEADS: Final = frozenset({"eagle", "medusa"})
@@ -46,7 +47,7 @@ class Drafts:
             match_factor=draft.match_factor,
             suffix_bytes=draft.suffix_mib << 20,
             suffix_across=draft.suffix_across,
-            skip_layers=draft.skip_layers,
+            skip_layers=draft.skipped,
         )
 
     def revision(self, draft: DraftSection) -> str:
@@ -60,7 +61,7 @@ class Drafts:
             case "suffix":
                 return f"suffix-{draft.suffix_across}"
             case "layer-skip":
-                layers = "middle" if draft.skip_layers is None else runs(sorted(set(draft.skip_layers)))
+                layers = "middle" if draft.skipped is None else runs(sorted(set(draft.skipped)))
                 return f"layer-skip-{layers}"
             case "model":
                 return f"model-{self.model_revision}"
@@ -72,6 +73,8 @@ class Drafts:
 
 def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
     """Resolve what is named, for the target in this directory. Slow once per model or head. Raises `ModelError`."""
+    if fault := misfit(draft, target, hashes):
+        raise ModelError(fault)
     shipped = shipped_head(target, hashes) if draft.kind == "auto" or not draft.head else None
     kinds = draft.kinds
     if draft.kind == "auto":
