@@ -20,6 +20,7 @@ class Limits:
     max_running: int  # texts
     vocabulary: int
     finds_stop_strings: bool  # needs the model's tokenizer
+    judges_prompts: bool = True  # an encoder says nothing of the prompt's tokens
 
 
 def refusal(request: Request, limits: Limits) -> str | None:
@@ -56,9 +57,19 @@ def _faults(request: Request, limits: Limits) -> Iterator[str]:
     yield from _edit_faults(request.sampling)
     yield from _grammar_faults(request.sampling.grammar)
     yield from _vocabulary_faults(request.sampling, limits.vocabulary)
+    yield from _model_faults(request.sampling, limits)
     if request.k is not None and request.k < 0:
         yield f"k is {request.k}: it must be at least 0"
-    if request.sampling.stop and not limits.finds_stop_strings:
+
+
+def _model_faults(sampling: SamplingParams, limits: Limits) -> Iterator[str]:
+    """What this model cannot do."""
+    if sampling.prompt_logprobs is not None and not limits.judges_prompts:
+        yield (
+            "prompt_logprobs is asked for, but this model's prompts are read by an encoder, which predicts none of "
+            "their tokens: leave it out, and echo with logprobs as well"
+        )
+    if sampling.stop and not limits.finds_stop_strings:
         yield "the model directory has no tokenizer.json, so stop strings cannot be found in its text"
 
 

@@ -85,6 +85,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     n: int = 1
     """So many texts, each with a seed of its own; the first one's is the seed given."""
+    continues: bool = True
+    """Whether the text goes on from the prompt; that of an encoder-decoder model is read on its own."""
     speculate: bool = True
     k: int | None = None
     """Draft length asked for by the request; None leaves it to the policy. Caps by load still hold."""
@@ -236,6 +238,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """ "none" for plain weights."""
     max_context: int
     """Tokens of prompt and output together."""
+    encodes: bool = False
+    """Whether an encoder reads the prompts: then texts do not go on from them, and no prefix is kept."""
     kv_blocks: int
     block_size: int
     proposers: tuple[str, ...]

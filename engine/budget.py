@@ -16,6 +16,7 @@ from engine.model.loader import LoadedModel
 # Bytes for each of a verify row's logits beside the logits and their edited copy: the law, the same sorted, and its
 # sums in float32, and the sums that a token is drawn by in float64.
 _LAW_BYTES: Final = 3 * 4 + 8
+_SCORES: Final = 3  # of an encoder: the bias of each position, the scores with it, and their softmax
 
 
 class CannotServeError(Exception):
@@ -76,8 +77,16 @@ def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
         draft_kv=positions * parts.bytes_per_position(size),
         suffix=launch.draft.suffix_bytes if "suffix" in launch.draft.kinds else 0,
         verify=(rows * size + verified * (size + _LAW_BYTES)) * loaded.vocabulary
-        + rows * loaded.row_width * size,
+        + rows * loaded.row_width * size
+        + _encoding_bytes(loaded, loaded.context(launch.max_context)),
     )
+
+
+def _encoding_bytes(loaded: LoadedModel, prompt: int) -> int:
+    """Activations of the longest prompt, which an encoder reads at once: of its rows, and what each head sees."""
+    if not loaded.encoder_heads:
+        return 0
+    return (prompt * loaded.row_width + _SCORES * loaded.encoder_heads * prompt**2) * loaded.dtype.itemsize
 
 
 def kv_blocks(launch: Launch, loaded: LoadedModel, parts: Parts) -> int:

@@ -76,10 +76,11 @@ class Engine:
         self._launch = launch
         self._loaded = loaded
         self._tokenizer = tokenizer
-        context = min(launch.max_context or loaded.max_context, loaded.max_context)
+        context = loaded.context(launch.max_context)
         blocks = kv_blocks(launch, loaded, parts)
         self.memory = budget(launch, loaded, parts).as_dict()
-        self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache)
+        # What an encoder makes of a prompt depends on all of it: no part of it is another prompt's prefix.
+        self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache and not loaded.start)
         # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
         self._root = root(f"{launch.model_path} {loaded.dtype} {launch.quantization}")
         widths = {name: reads.width for name, reads in parts.reads.items()}
@@ -94,13 +95,15 @@ class Engine:
         self._proposers = Proposers(parts, loaded, self._memory, self._runner)
         self._roster = self._proposers.roster(launch.draft)
         self.policy = Controller(self._costed(launch.policy))
-        self.max_context = min(context, blocks * launch.block_size)  # what one request can be at most
+        positions = blocks * launch.block_size - len(loaded.start)
+        self.max_context = min(context, positions)  # what one request can be at most
         self._limits = Limits(
             max_context=context,
-            kv_positions=blocks * launch.block_size,
+            kv_positions=positions,
             max_running=launch.max_running,
             vocabulary=loaded.vocabulary,
             finds_stop_strings=tokenizer is not None,
+            judges_prompts=not loaded.start,
         )
         self._grammars = GrammarCompiler(
             lambda: GrammarVocabulary(tokenizer, loaded.vocabulary, loaded.end_tokens)
@@ -153,6 +156,11 @@ class Engine:
     def proposers(self) -> tuple[str, ...]:
         """Names of those who may draft."""
         return tuple(proposer.name for proposer in self._roster.proposers)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether an encoder reads the prompts, so that texts do not go on from them."""
+        return bool(self._loaded.start)
 
     @property
     def has_work(self) -> bool:
@@ -240,6 +248,7 @@ class Engine:
                 first=first,
                 index=index,
                 grammar=None if grammar is None else grammar.state(ignore_eos=request.sampling.ignore_eos),
+                start=self._loaded.start,
             )
             first = first or sequence
             self.scheduler.add(sequence)

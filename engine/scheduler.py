@@ -87,7 +87,7 @@ class Scheduler:
             at += 1
             decodes = sequence.uncomputed == 1
             price = self._price(sequence) if limited else 1.0
-            rows = 1 if decodes else min(sequence.uncomputed, math.ceil(max(left, 0.0) / price))
+            rows = 1 if decodes else self._chunk(sequence, left, price)
             if rows == 0 or not self._reserve(sequence, rows, step.copies):
                 continue
             if decodes:
@@ -96,6 +96,13 @@ class Scheduler:
                 step.chunks.append(Chunk(sequence, rows))
                 left -= rows * price
         return step._replace(preempted=before - len(self.running))
+
+    @staticmethod
+    def _chunk(sequence: Sequence, left: float, price: float) -> int:
+        """Rows of its prompt for this step."""
+        if sequence.indivisible:
+            return sequence.uncomputed if left > 0 else 0
+        return min(sequence.uncomputed, math.ceil(max(left, 0.0) / price))
 
     @staticmethod
     def _price(sequence: Sequence) -> float:

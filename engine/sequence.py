@@ -35,17 +35,20 @@ class Sequence:
         first: "Sequence | None" = None,
         index: int = 0,
         grammar: GrammarState | None = None,
+        start: Tokens[int] = (),
     ) -> None:
         """end_tokens: by which the model ends a text. root: where the chain of block digests begins. first, index: text
-        0 of the same request, and which text this is. grammar: of this text alone.
+        0 of the same request, and which text this is. grammar: of this text alone. start: what a decoder begins with
+        whose encoder reads the prompt; empty where the text goes on from the prompt.
         """
         self.request = request
         self.index = index
         self.first = first
         self.id = text_id(request.id, index)
         self.sampling = _sampling(request.sampling, index)
-        self.tokens = list(request.prompt)
-        self.table = BlockTable(pool)
+        self.tokens = [*request.prompt, *start]
+        self._given = len(self.tokens)
+        self.table = BlockTable(pool, source=len(request.prompt) if start else 0)
         self.chain = Chain(root, pool.block_size)
         self.stream = stream  # only with stop strings: they are found in text, not in tokens
         self.cached_tokens: int | None = None  # of the prompt, once admitted
@@ -66,12 +69,12 @@ class Sequence:
     @property
     def text(self) -> list[int]:
         """Tokens generated so far."""
-        return self.tokens[len(self.request.prompt) :]
+        return self.tokens[self._given :]
 
     @property
     def generated(self) -> int:
         """Their number."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self._given
 
     @property
     def remaining(self) -> int:
@@ -104,8 +107,15 @@ class Sequence:
 
     @property
     def takes_hits(self) -> bool:
-        """Whether it may begin with cached blocks: not while the rows of its prompt are asked for."""
-        return not self.unjudged
+        """Whether it may begin with cached blocks: not while the rows of its prompt are asked for, nor with a part of
+        what an encoder makes of the whole.
+        """
+        return not (self.unjudged or self.table.source)
+
+    @property
+    def indivisible(self) -> bool:
+        """Whether its next rows are to be computed all at once: an encoder sees its whole prompt."""
+        return self.table.committed < self.table.source
 
     def begin(self, blocks: list[int], positions: int) -> None:
         """It is admitted, and so many of its positions are in these blocks already."""

@@ -54,7 +54,7 @@ class TextStream:
         return cls(
             tokenizer,
             sampling.stop,
-            request.prompt,
+            request.prompt if request.continues else (),
             stop_tokens=frozenset(sampling.stop_tokens),
             include_stop=sampling.include_stop,
             min_tokens=sampling.min_tokens,

@@ -158,6 +158,7 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
         dtype=launch.dtype,
         quantization=launch.quantization,
         max_context=engine.max_context,
+        encodes=engine.encodes,
         kv_blocks=engine.pool.total,
         block_size=engine.pool.block_size,
         proposers=engine.proposers,

@@ -64,6 +64,8 @@ class Bench:
     runner: Runner
 
 
+# Those that need nothing of a target but its text, its tokenizer or its layers.
+_FOR_ENCODER_DECODERS: Final = {"none", "ngram", "suffix", "layer-skip", "model"}
 LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
 _PARTS: Final[Mapping[DraftKind, LoadPart]] = {}
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
@@ -84,6 +86,12 @@ _READS: Final[Mapping[DraftKind, tuple[str, ...]]] = {
 
 def load_parts(settings: DraftSettings, target: LoadedModel, say: Callable[[str], None]) -> Parts:
     """Load draft models and heads, and check them against the target. Raises DraftSettingsError."""
+    unfit = [kind for kind in settings.kinds if kind not in _FOR_ENCODER_DECODERS]
+    if target.start and unfit:
+        raise DraftSettingsError(
+            f'drafts of kind "{unfit[0]}" go on from what a decoder-only target has understood, and '
+            f'{target.model_type} has an encoder: take "model" with a smaller one of its family'
+        )
     return Parts({kind: _PARTS[kind](settings, target, say) for kind in settings.kinds if kind in _PARTS})
 
 

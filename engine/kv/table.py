@@ -29,8 +29,10 @@ class Copy(NamedTuple):
 class BlockTable:
     """The KV of one sequence. Holds its blocks until `release`."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, source: int = 0) -> None:
+        """source: so many of the first positions hold what an encoder made of the prompt."""
         self._pool = pool
+        self.source = source
         self.blocks: list[int] = []
         self.committed = 0
         self.written = 0

@@ -61,9 +61,13 @@ def self_check(
     model: Any, forward: Forward, kernels: Kernels | None, shapes: dict[int, LayerShape], expected: Tensor
 ) -> None:
     """Compare chunked, ragged, rolled-back decoding of two sequences with `expected`. Raises with the numbers."""
-    ragged = _ragged(model, forward, kernels, shapes)
+    require_equal(model, _ragged(model, forward, kernels, shapes).float(), expected)
+
+
+def require_equal(model: Any, ragged: Tensor, expected: Tensor) -> None:
+    """Raises UnsupportedModelError where these logits differ by more than rounding. [R, V] float32 each."""
     spread = (expected.max(dim=-1).values - expected.min(dim=-1).values).clamp(min=1e-6)
-    error = float(((ragged.float() - expected).abs().max(dim=-1).values / spread).max())
+    error = float(((ragged - expected).abs().max(dim=-1).values / spread).max())
     if not error <= _TOLERANCE[model.dtype]:
         raise UnsupportedModelError(
             f"{model.config.model_type}: the self-check failed, packed logits differ from plain ones by {error:.2g} "

@@ -8,11 +8,12 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
 from engine.attention import paged
 from engine.attention.paged import Probe
+from engine.attention.sourced import SourcedKernels
 from engine.available import available_bytes, mib
 from engine.kernels.native import NativeError, NativeOps, build
 from engine.kernels.reference import TorchOps
@@ -24,7 +25,9 @@ from engine.model.lean import LeanForward
 from engine.model.packed import can_pack, pack_linears
 from engine.model.quantised import QuantisedLinear, quantise_linears
 from engine.model.runner import Kernels
-from engine.model.support import UnsupportedModelError, unsupported_reason
+from engine.model.support import ENCODER_DECODERS, UnsupportedModelError, unsupported_reason
+from engine.model.t5 import T5Forward, row_width, shapes, start_token, usual_context
+from engine.model.t5_check import check_t5, plain_t5
 
 # Weights up to this size are kept twice on CPU, packed and plain: a single row is read half as fast again from the
 # plain ones. Larger models have better uses for the memory.
@@ -56,11 +59,24 @@ class LoadedModel:
     weight_bytes: int
     row_width: int
     """Activations that one row has in flight at a time, at most: numbers, not bytes."""
+    start: tuple[int, ...] = ()
+    """What a text begins with whose prompt is read by an encoder; empty for decoder-only models."""
+    encoder_heads: int = 0
+    """Each looks from every token of a prompt at every other at once."""
 
     @property
     def bytes_per_position(self) -> int:
         """KV bytes of one position over all layers."""
         return sum(shape.bytes_per_position(self.dtype) for shape in self.shapes.values())
+
+    def context(self, asked: int) -> int:
+        """Tokens of prompt and text together; asked: what the operator wants, 0 for whatever suits the model.
+
+        An encoder-decoder model has positions without end, and `max_context` is what it was trained for.
+        """
+        if asked and self.encoder_heads:
+            return asked
+        return min(asked or self.max_context, self.max_context)
 
 
 def load(
@@ -76,7 +92,10 @@ def load(
 
     Raises UnsupportedModelError or OSError with a sentence for the user.
     """
-    config, model_class = _config(path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    if config.model_type in ENCODER_DECODERS:
+        return _load_encoder_decoder(path, config, dtype, device, say, quantization)
+    model_class = _model_class(config)
     reason = unsupported_reason(config, model_class)
     if reason:
         raise UnsupportedModelError(reason)
@@ -217,24 +236,71 @@ def _transformers(model: Any) -> Forward:
     return TransformersForward(model)
 
 
-def _config(path: Path) -> tuple[Any, Any]:
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+def _load_encoder_decoder(  # noqa: PLR0917
+    path: Path,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    say: Callable[[str], None],
+    quantization: str,
+) -> LoadedModel:
+    """One of T5's kind. Its weights stay as they are, and one forward runs them."""
+    if quantization != "none":
+        raise UnsupportedModelError(
+            f"{config.model_type} runs with plain weights only: set model.target.quantization to none"
+        )
+    if dtype == torch.float16:
+        raise UnsupportedModelError(f"{config.model_type} overflows float16: take bfloat16 or float32")
+    say(f"loading {config.model_type} weights")
+    model = _weights(path, dtype, AutoModelForSeq2SeqLM, "sdpa").to(device).eval()
+    expected, weight_bytes = plain_t5(model), _weight_bytes(model)
+    if can_pack(dtype, device):
+        weight_bytes += _tied_head_bytes(model)
+        pack_linears(model)
+    forward, kernels = T5Forward(model), SourcedKernels()
+    check_t5(model, forward, kernels, expected)
+    say("self-check passed: encoder-decoder forward")
+    return LoadedModel(
+        forward=forward,
+        kernels=kernels,
+        shapes=shapes(config),
+        dtype=dtype,
+        device=device,
+        model_type=config.model_type,
+        max_context=usual_context(config),
+        vocabulary=model.lm_head.out_features,
+        end_tokens=_end_tokens(model),
+        weight_bytes=weight_bytes,
+        row_width=row_width(config),
+        start=(start_token(model),),
+        encoder_heads=config.num_heads,
+    )
+
+
+def _tied_head_bytes(model: Any) -> int:
+    """What packing adds: the head gets a copy of weights that are the embedding's too."""
+    head = model.lm_head.weight
+    return head.nbytes if head is model.get_input_embeddings().weight else 0
+
+
+def _model_class(config: Any) -> Any:
     try:
-        model_class = AutoModelForCausalLM._model_mapping[type(config)]  # noqa: SLF001
+        return AutoModelForCausalLM._model_mapping[type(config)]  # noqa: SLF001
     except KeyError:
         raise UnsupportedModelError(
             f"{getattr(config, 'model_type', 'this model')} is not a causal language model in transformers"
         ) from None
-    return config, model_class
 
 
-def _weights(path: Path, dtype: torch.dtype) -> Any:
+def _weights(
+    path: Path, dtype: torch.dtype, family: Any = AutoModelForCausalLM, attention: str = paged.NAME
+) -> Any:
     logging.disable_progress_bar()
     paged.register()
-    model, report = AutoModelForCausalLM.from_pretrained(
+    model, report = family.from_pretrained(
         path,
         dtype=dtype,
-        attn_implementation=paged.NAME,
+        attn_implementation=attention,
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,

@@ -32,6 +32,7 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, native: NativeOps | None = None) -> None:
         super().__init__()
         self._native = native
+        self.weight = None  # T5's layers look at the dtype of one of theirs, and at none if there is none
         self._plain = None if native is None else weight.detach().contiguous()
         self.out_features, self.in_features = weight.shape
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8)  # noqa: SLF001

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.attention.native import NativePagedAttention
 from engine.attention.paged import AttentionContext, PagedAttention
+from engine.attention.sourced import SourcedAttention, SourcedKernels
 from engine.attention.tiles import TiledAttention, TileKernels, lay_out, lay_out_padded
 from engine.batch import RaggedBatch, Span, pack
 from engine.kernels.native import NativeOps
@@ -18,7 +19,7 @@ from engine.model.forward import Forward
 from engine.model.graphs import Capture, Graphs
 from engine.model.taps import Taps
 
-Kernels = NativeOps | TileKernels
+Kernels = NativeOps | SourcedKernels | TileKernels
 
 
 class Runner:
@@ -34,7 +35,7 @@ class Runner:
     @property
     def can_capture(self) -> bool:
         """Whether attention depends on tensors alone. Torch's has a plan of the host's."""
-        return self._kernels is not None and not isinstance(self._kernels, NativeOps)
+        return self._kernels is not None and not isinstance(self._kernels, NativeOps | SourcedKernels)
 
     def capture(
         self, forward: Forward, capture: Capture, *, sizes: tuple[int, ...], most_blocks: int
@@ -45,7 +46,7 @@ class Runner:
         RuntimeError where something cannot be captured; then steps run as they are.
         """
         assert self._kernels is not None, "see can_capture"
-        assert not isinstance(self._kernels, NativeOps), "see can_capture"
+        assert not isinstance(self._kernels, NativeOps | SourcedKernels), "see can_capture"
         self._graphs = Graphs(
             capture,
             partial(TiledAttention, self._kernels, self._memory),
@@ -80,6 +81,8 @@ class Runner:
         match self._kernels:
             case None:
                 return PagedAttention(self._memory, batch)
+            case SourcedKernels():
+                return SourcedAttention(self._memory, batch)
             case NativeOps() as ops:
                 return NativePagedAttention(ops, self._memory, batch)
             case _ if batch.has_trees:  # what tiles do not know

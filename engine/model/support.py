@@ -6,6 +6,7 @@ _LAYER_TYPES: Final = {"full_attention", "sliding_attention"}
 _ROPE_COUPLED: Final = {"longrope", "dynamic"}
 # They have is_decoder = false in their config and never look at it.
 _DECODERS_WHATEVER_IT_SAYS: Final = {"gpt_neox", "gpt_neox_japanese"}
+ENCODER_DECODERS: Final = ("mt5", "t5", "umt5")
 QUANTIZATIONS: Final = ("none", "int8", "fp8")
 
 
@@ -20,13 +21,19 @@ def unsupported_reason(config: Any, model_class: Any = None) -> str | None:
     """
     kind = getattr(config, "model_type", "unknown")
     if getattr(config, "is_encoder_decoder", False):
-        return f"{kind} is an encoder-decoder model: this engine runs decoder-only models"
+        return _encoder_decoder_reason(kind)
     if getattr(config, "is_decoder", None) is False and kind not in _DECODERS_WHATEVER_IT_SAYS:
         return f"{kind} is an encoder as configured (is_decoder is false): its rows see what comes after them"
     if model_class is not None and getattr(model_class, "_is_stateful", False):
         return f"{kind} keeps a recurrent state that cannot be rolled back after a rejected draft"
     text = getattr(config, "text_config", None) or config
     return _layer_reason(kind, text) or _backend_reason(kind, model_class) or _rope_reason(kind, text)
+
+
+def _encoder_decoder_reason(kind: str) -> str | None:
+    if kind in ENCODER_DECODERS:
+        return None
+    return f"{kind} is an encoder-decoder model: of these, this engine runs {', '.join(ENCODER_DECODERS)}"
 
 
 def _backend_reason(kind: str, model_class: Any) -> str | None:

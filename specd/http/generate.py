@@ -71,25 +71,28 @@ class GenerateEndpoint(Generic[AnyBody]):
     async def _asked(self, body: AnyBody, model: ServedModel) -> Asked:
         check_tokens(body, model.encoder)
         prompt = await self._encode(model.encoder, body)
-        context = (await self._service.supervisor.engine_info()).max_context
+        engine = await self._service.supervisor.engine_info()
         config = self._service.config()
         default = config.server.default_max_tokens
-        max_tokens = token_limit(len(prompt.tokens), body.token_limit, context=context, default=default)
+        max_tokens = token_limit(
+            len(prompt.tokens), body.token_limit, context=engine.max_context, default=default
+        )
         return Asked(
             body=body,
             prompt=prompt,
-            request=self._request(body, prompt, max_tokens),
+            request=self._request(body, prompt, max_tokens, continues=not engine.encodes),
             model=model,
             draft_revision=model.drafts.revision(config.model.draft),
             name=self._service.name,
         )
 
-    def _request(self, body: Generation, prompt: Prompt, max_tokens: int) -> Request:
+    def _request(self, body: Generation, prompt: Prompt, max_tokens: int, *, continues: bool) -> Request:
         return Request(
             id=f"{self._shape.prefix}-{secrets.token_hex(12)}",
             prompt=prompt.tokens,
             sampling=sampling(body, prompt, max_tokens),
             n=body.n,
+            continues=continues,
             speculate=body.specd.speculate == "auto",
             k=body.specd.k,
             traffic_class=self._service.classes.known(body.specd.traffic_class),

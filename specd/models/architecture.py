@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from engine.model.support import quantization_reason, unsupported_reason
+from engine.model.support import ENCODER_DECODERS, quantization_reason, unsupported_reason
 
 __all__ = ["quantization_reason", "unsupported"]
 
@@ -31,7 +31,7 @@ def unsupported(config: Mapping[str, Any]) -> str | None:
     if not isinstance(kind, str):
         return "config.json names no model_type: is this a Hugging Face model directory?"
     reason = unsupported_reason(_as_object(config))
-    if reason is not None:
+    if reason is not None or kind in ENCODER_DECODERS:
         return reason
     model_class = _model_class(kind)
     if model_class is None:
@@ -43,7 +43,8 @@ def _as_object(config: Mapping[str, Any]) -> SimpleNamespace:
     """As transformers would present it: files written before version 5 say rope_scaling."""
     scaling = config.get("rope_scaling") or {}
     old_style = {"rope_type": scaling.get("rope_type", scaling.get("type"))}
-    return SimpleNamespace(**{"rope_parameters": old_style, **config})
+    encodes = config.get("model_type") in ENCODER_DECODERS  # which a file need not repeat
+    return SimpleNamespace(**{"rope_parameters": old_style, "is_encoder_decoder": encodes, **config})
 
 
 def _model_class(kind: str) -> ModelClass | None:

@@ -92,7 +92,7 @@ def test_damaged_json_is_told(tmp_path: Path) -> None:
         ({"model_type": "bloom"}, "attention"),
         ({"model_type": "vit"}, "not a causal language model"),
         ({"model_type": "invented"}, "not a causal language model"),
-        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "mamba"}, "mamba"),
         ({"model_type": "llama", "layer_types": ["full_attention", "conv"]}, "conv"),
         ({"model_type": "phi3", "rope_scaling": {"type": "longrope"}}, "longrope"),
@@ -107,9 +107,9 @@ def test_unsupported_architecture_is_refused_with_the_reason(config: dict[str, o
     assert word in reason
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text", "mistral", "gpt_neox"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text", "mistral", "gpt_neox", "t5", "umt5"])
 def test_supported_architectures_pass(kind: str) -> None:
-    """Test that families with a pluggable attention pass, one whose folder has another name included."""
+    """Test that families with a pluggable attention pass, one whose folder has another name included, and T5's."""
     assert unsupported({"model_type": kind}) is None
 
 

@@ -79,7 +79,11 @@ def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
 
 def request(name: str, prompt: list[int], **changes: object) -> Request:
     """A greedy request of 24 tokens that ignores end-of-sequence, unless told otherwise."""
-    own = {key: changes.pop(key) for key in ("speculate", "k", "n", "traffic_class") if key in changes}
+    own = {
+        key: changes.pop(key)
+        for key in ("continues", "speculate", "k", "n", "traffic_class")
+        if key in changes
+    }
     sampling = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **changes}
     return Request(id=name, prompt=prompt, sampling=SamplingParams(**sampling), **own)
 

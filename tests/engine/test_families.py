@@ -16,7 +16,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
 from engine.attention import paged
 from engine.batch import Span, pack
@@ -27,9 +30,11 @@ from engine.model.check import probe
 from engine.model.lean import LeanForward
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
-from engine.model.support import UnsupportedModelError, unsupported_reason
+from engine.model.support import ENCODER_DECODERS, UnsupportedModelError, unsupported_reason
+from specd.models.architecture import unsupported
 from tests.engine.conftest import MakeEngine, generate, request
 from tests.tiny import _COMMON, FAMILIES, VOCABULARY, make_model_dir
+from tests.tiny_t5 import KINDS
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(0)
@@ -164,6 +169,17 @@ def test_every_causal_model_of_transformers_is_tested_refused_or_checked_and_doc
     assert set().union(*documented("Tested").values()) == set(FAMILIES)
     assert documented("Refused by the config") == refused
     assert set().union(*documented("Left to the self-check").values()) == checked
+
+
+def test_every_sequence_to_sequence_model_of_transformers_is_tested_or_refused_and_documented_as_such() -> (
+    None
+):
+    tested, refused = documented("Encoder-decoder models").values()
+    assert tested == set(ENCODER_DECODERS) == {values["model_type"] for values in KINDS.values()}
+    others = set(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert refused == others - tested
+    assert all(unsupported({"model_type": kind}) for kind in refused)
+    assert not any(unsupported({"model_type": kind}) for kind in tested)
 
 
 @pytest.mark.parametrize(

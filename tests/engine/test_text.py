@@ -93,6 +93,11 @@ def test_the_space_between_prompt_and_answer_is_not_lost(metaspace: Tokenizer) -
     assert streamed(TextStream(metaspace), [3, 4]) == "a time"
 
 
+def test_a_text_that_does_not_go_on_from_its_prompt_begins_without_a_space(metaspace: Tokenizer) -> None:
+    asked = Request(id="a", prompt=[1, 2], sampling=SamplingParams(max_tokens=2), continues=False)
+    assert streamed(TextStream.of(metaspace, asked), [3, 4]) == "a time"
+
+
 def test_a_stop_string_that_begins_with_that_space_is_found(metaspace: Tokenizer) -> None:
     stream = TextStream(metaspace, (" a",), prompt=[1, 2])
     assert streamed(stream, [3, 4]) == ""
