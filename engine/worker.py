@@ -31,7 +31,7 @@ from engine.api import (
 )
 from engine.budget import CannotServeError
 from engine.core import Engine
-from engine.draft.registry import DraftSettingsError
+from engine.draft.errors import DraftSettingsError
 from engine.model.support import UnsupportedModelError
 from engine.wire import WireError, frame, read_to_engine
 

@@ -86,6 +86,7 @@ class NativePagedAttention:
             block_size=size,
             positions=self._batch.positions,
             sights=_sights(spans) if self._batch.has_trees else None,
+            begin=self.memory.begin,
         )
 
 

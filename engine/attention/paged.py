@@ -119,7 +119,7 @@ def attend_group(memory: KVMemory, layer: int, group: Group, query: Tensor, extr
     rows = query if group.rows is None else query.index_select(0, group.rows)  # [B * R, heads, dim]
     rows = rows.reshape(batch, group.depth, kv_heads, share, -1).permute(0, 2, 3, 1, 4)
     rows = rows.reshape(batch, kv_heads, share * group.depth, -1)
-    mask = group.mask(extras.window, share, memory.block_size, query.dtype)
+    mask = group.mask(extras.window, share, memory.block_size, query.dtype, memory.begin)
     out = attend_rows(rows, keys, values, mask, extras)
     out = out.view(batch, kv_heads, share, group.depth, -1).permute(0, 3, 1, 2, 4)
     return out.reshape(batch * group.depth, query.shape[1], -1)

@@ -48,10 +48,12 @@ class Group:
         """R."""
         return self.positions.shape[1]
 
-    def mask(self, window: int | None, share: int, block_size: int, dtype: torch.dtype) -> Tensor:
+    def mask(
+        self, window: int | None, share: int, block_size: int, dtype: torch.dtype, begin: int = 0
+    ) -> Tensor:
         """[B, 1, share * R, S] additive: 0 where the row may look, -inf elsewhere, once for each of `share` heads.
 
-        A window of w lets a row see w positions, its own included.
+        A window of w lets a row see w positions, its own included. begin: the first place that holds a key.
         """
         if (window, share) not in self._masks:
             keys = torch.arange(self.blocks.shape[1] * block_size, device=self.blocks.device)
@@ -59,6 +61,7 @@ class Group:
                 keys = self.trees.positions[:, None]  # [B, 1, S]
             distance = self.positions[:, :, None] - keys  # [B, R, S]
             seen = distance >= 0
+            seen[:, :, :begin] = False
             if self.trees is not None:
                 seen &= self.trees.seen
             if window is not None:

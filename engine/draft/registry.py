@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from engine.api import DraftKind, DraftSettings
+from engine.draft import eagle
 from engine.draft.base import Proposer
+from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
 from engine.draft.ngram import NgramProposer
@@ -16,17 +18,20 @@ from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 
 
-class DraftSettingsError(ValueError):
-    """The draft settings do not fit the model; the message says how."""
-
-
 class Part(Protocol):
     """What a kind of proposer needs beside the target: a draft model, a head. Loaded before memory is shared out."""
 
-    weight_bytes: int
-    bytes_per_position: int
-    """Of a cache of its own. What it reads of the target is counted apart."""
-    reads: Reads | None
+    @property
+    def weight_bytes(self) -> int:
+        """As they are held."""
+
+    @property
+    def bytes_per_position(self) -> int:
+        """Of a cache of its own. What it reads of the target is counted apart."""
+
+    @property
+    def reads(self) -> Reads | None:
+        """What is to be kept of the target's forward for it."""
 
     def proposer(self, memory: KVMemory, runner: Runner) -> Proposer:
         """Made once. memory, runner: the target's; a cache of its own has as many blocks, under the same tables."""
@@ -67,7 +72,7 @@ class Bench:
 # Those that need nothing of a target but its text, its tokenizer or its layers.
 _FOR_ENCODER_DECODERS: Final = {"none", "ngram", "suffix", "layer-skip", "model"}
 LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
-_PARTS: Final[Mapping[DraftKind, LoadPart]] = {}
+_PARTS: Final[Mapping[DraftKind, LoadPart]] = {"eagle": eagle.load_part}
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
     "ngram": lambda bench: NgramProposer(bench.settings),
     "suffix": lambda bench: SuffixProposer(bench.settings),

@@ -14,10 +14,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from engine.draft.errors import DraftSettingsError
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class HeadError(Exception):
+class HeadError(DraftSettingsError):
     """The head cannot be used with this target; the message says why."""
 
 

@@ -16,6 +16,7 @@ struct Spans {
     const int64_t* position;   // [T] of each packed row in its sequence; its place too, but for rows of trees
     const uint64_t* sight;     // [T] bit r: the row sees row r of its span; 0 for chains. Null: there is no tree
     int64_t count;             // B
+    int64_t begin;             // the first place of every table that holds a key
 
     // What the span's rows see of its own; null for a chain, whose rows see all before them.
     const uint64_t* tree(int64_t span) const {
@@ -148,7 +149,7 @@ void attend_span(const T* query, int64_t query_stride, const T* keys, const T* v
     const int64_t* table = spans.tables + span * spans.table_stride;
     const int64_t* position = spans.position + spans.first_row[span];
     const uint64_t* tree = spans.tree(span);
-    int64_t key = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
+    int64_t key = window > 0 ? std::max(spans.begin, first - window + 1) : spans.begin;
     while (key < end) {
         const int64_t offset = key % block_size;
         const int64_t last = tree && key < first ? first : end;  // a tree's own keys are taken apart from those before

@@ -26,6 +26,7 @@ class LongAttention {
                 int64_t window) {
         dim_ = dim;
         window_ = window;
+        begin_ = spans.begin;
         scale_ = _mm512_set1_ps(scaling * 1.44269504088896341f);  // powers of two instead of e
         const int64_t share = heads / kv_heads, start = spans.end[tile.span] - spans.rows[tile.span];
         const int64_t tiles = (tile.last - tile.first + 15) / 16;
@@ -125,7 +126,8 @@ class LongAttention {
     // tile; what was summed so far is to be scaled down by `kept`.
     void weigh(State& s, float* scores, uint32_t* weights, int64_t key, int64_t used) {
         const int64_t count = 16 * used;
-        if (key + count > s.lowest + 1 || (window_ > 0 && key <= s.highest - window_)) hide(s, scores, key, count);
+        const bool behind = key < begin_ || (window_ > 0 && key <= s.highest - window_);
+        if (behind || key + count > s.lowest + 1) hide(s, scores, key, count);
         __m512 most = _mm512_load_ps(scores), other = most;
         for (int64_t t = 0; t < count; t += 2) {
             most = _mm512_max_ps(most, _mm512_load_ps(scores + t * 16));
@@ -151,7 +153,7 @@ class LongAttention {
     void hide(const State& s, float* scores, int64_t key, int64_t count) const {
         for (int64_t t = 0; t < count; t++) {
             const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(key + t));
-            __mmask16 seen = _mm512_cmple_epi32_mask(at, s.positions);
+            __mmask16 seen = key + t < begin_ ? __mmask16{0} : _mm512_cmple_epi32_mask(at, s.positions);
             if (window_ > 0) {
                 const __m512i behind = _mm512_sub_epi32(s.positions, _mm512_set1_epi32(static_cast<int32_t>(window_)));
                 seen &= _mm512_cmpgt_epi32_mask(at, behind);
@@ -252,7 +254,7 @@ class LongAttention {
         }
     }
 
-    int64_t dim_ = 0, window_ = 0, groups_ = 0;
+    int64_t dim_ = 0, window_ = 0, groups_ = 0, begin_ = 0;
     __m512 scale_;
     int64_t slots_[kChunk / 16];
     State state_[kTiles];

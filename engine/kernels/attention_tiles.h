@@ -72,7 +72,7 @@ class TileAttention {
             const int64_t next = find_slots(table, block_size, key + kChunk, end, ahead_);
             keys_.expect(ahead_, next);
             values_.expect(ahead_, next);
-            const bool inside = key + 16 * groups <= lowest + 1 && (window <= 0 || key > highest - window);
+            const bool inside = key >= begin_ && key + 16 * groups <= lowest + 1 && (window <= 0 || key > highest - window);
             weigh(key, 16 * groups, inside, scaling, window, top, sum);
             for (int64_t head = tile.from; head < tile.to; head++) {
                 pair_values(values, kv_heads, head, groups, tile.to - tile.from);
@@ -138,6 +138,7 @@ class TileAttention {
         tree_ = spans.tree(tile.span);
         own_ = position;
         start_ = start;
+        begin_ = spans.begin;
         if (tree_) std::fill(columns_, columns_ + kMostRows, 0);
         const int64_t pairs = dim_ / 2, own = tile.last - tile.first;
         std::memset(queries_, 0, sizeof(uint32_t) * (tile.to - tile.from) * pairs * kQueries);
@@ -203,6 +204,7 @@ class TileAttention {
     }
 
     __mmask16 seen(int64_t key, int64_t window) const {
+        if (key < begin_) return 0;
         const int64_t row = key - start_;
         const bool own = tree_ && row >= 0;  // a tree's own key, or one of nobody's behind it
         if (own && (row >= kMostRows || columns_[row] == 0)) return 0;
@@ -288,7 +290,7 @@ class TileAttention {
     __m512i positions_;
     const uint64_t* tree_ = nullptr;  // see Spans::tree
     const int64_t* own_ = nullptr;    // positions of the span's rows
-    int64_t start_ = 0;
+    int64_t start_ = 0, begin_ = 0;
     __mmask16 columns_[kMostRows];  // by row of a tree: the queries that see it
     int64_t slots_[kChunk / 16], ahead_[kChunk / 16];  // of this chunk of keys, and of the next
     Ahead keys_, values_;

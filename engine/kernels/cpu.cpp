@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "common.h"
 #include "decoder.h"
+#include "eagle.h"
 
 namespace {
 
@@ -201,4 +202,11 @@ extern "C" void squeezed_linear(const SqueezedLinear* linear, const bf16* x, int
 }
 
 extern "C" void forward(const Decoder* decoder, const Step* step) { Forward(*decoder, *step).run(); }
+
+extern "C" void eagle_step(const EagleHead* head, const EagleStep* step) { EagleForward(*head, *step).run(); }
+
+extern "C" void eagle_chains(const EagleHead* head, const EagleStep* first, const int64_t* levels, int64_t most,
+                             int64_t* said) {
+    EagleChains(*head, *first).draw(levels, most, said);
+}
 #endif

@@ -49,6 +49,9 @@ extern "C" struct Step {
     const int64_t* logit_rows;  // [R]
     int64_t logits;             // R
     bf16* out;                  // [R, V]
+    const int64_t* taps;        // [tap_count] rising: hidden states that are wanted, see engine/model/taps.py
+    int64_t tap_count;
+    bf16* tapped;               // [tap_count, T, H]
 };
 
 #if SPECD_SQUEEZED
@@ -77,10 +80,31 @@ struct Worker {
 
 class Forward {
    public:
-    Forward(const Decoder& decoder, const Step& step) : d_(decoder), s_(step) {
+    Forward(const Decoder& decoder, const Step& step) : Forward(decoder, step, decoder.hidden) {}
+
+    void run() {
+        plan();
+#pragma omp parallel
+        {
+            Worker& me = worker();
+            Tiles tiles(s_.rows);
+            embed();
+            for (int64_t i = 0; i < d_.count; i++) {
+                tap(i);
+                layer(d_.layers[i], me);
+            }
+            tap(d_.count);
+            tap(d_.count + 1);
+            say(me);
+        }
+    }
+
+   protected:
+    // inputs: of the first linear, at most
+    Forward(const Decoder& decoder, const Step& step, int64_t inputs) : d_(decoder), s_(step) {
         const int64_t rows = padded_rows(std::max(s_.rows, s_.logits));
         const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim;
-        sizes_[0] = rows * d_.hidden;
+        sizes_[0] = rows * inputs;
         sizes_[1] = rows * width;
         sizes_[2] = rows * d_.heads * d_.dim;
         sizes_[3] = rows * d_.intermediate;
@@ -95,26 +119,39 @@ class Forward {
         static std::vector<float> residual;
         if (static_cast<int64_t>(residual.size()) < rows * d_.hidden) residual.assign(rows * d_.hidden, 0.0f);
         hidden_ = residual.data();
+        auto& all = workers();
+        while (all.size() < static_cast<size_t>(omp_get_max_threads())) all.push_back(std::make_unique<Worker>());
     }
 
-    void run() {
-#if SPECD_AMX
-        plan();
-#endif
-        static std::vector<std::unique_ptr<Worker>> workers;  // not thread_local: finding one of those is a call, each time
-        while (workers.size() < static_cast<size_t>(omp_get_max_threads())) workers.push_back(std::make_unique<Worker>());
-#pragma omp parallel
-        {
-            Worker& me = *workers[omp_get_thread_num()];
-            Tiles tiles(s_.rows);
-            embed();
-            for (int64_t i = 0; i < d_.count; i++) layer(d_.layers[i], me);
-            norm_rows(hidden_, s_.logit_rows, d_.norm, normed_, s_.logits, d_.hidden, d_.eps);
-            store(d_.head, normed_, s_.logits, s_.out, me);
+    // Not thread_local: finding one of those is a call, each time.
+    static std::vector<std::unique_ptr<Worker>>& workers() {
+        static std::vector<std::unique_ptr<Worker>> all;
+        return all;
+    }
+
+    // Of the thread that asks, in a parallel region.
+    static Worker& worker() { return *workers()[omp_get_thread_num()]; }
+
+    // The logits of the rows that are wanted.
+    void say(Worker& me) {
+        norm_rows(hidden_, s_.logit_rows, d_.norm, normed_, s_.logits, d_.hidden, d_.eps);
+        store(d_.head, normed_, s_.logits, s_.out, me);
+    }
+
+    // What `layers` layers have made of the rows, if somebody asked for it; one more than there are: that, normed.
+    void tap(int64_t layers) {
+        for (int64_t t = 0; t < s_.tap_count; t++) {
+            if (s_.taps[t] != layers) continue;
+            bf16* out = s_.tapped + t * s_.rows * d_.hidden;
+            if (layers > d_.count) {
+                norm_rows(hidden_, nullptr, d_.norm, out, s_.rows, d_.hidden, d_.eps);
+            } else {
+#pragma omp for schedule(static)
+                for (int64_t i = 0; i < s_.rows * d_.hidden; i++) narrow(hidden_[i], out[i]);
+            }
         }
     }
 
-   private:
     void embed() {
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < s_.rows; row++) {
@@ -126,6 +163,12 @@ class Forward {
     void layer(const DecoderLayer& l, Worker& me) {
         norm_rows(hidden_, nullptr, l.norm_in, normed_, s_.rows, d_.hidden, d_.eps);
         store(l.qkv, normed_, s_.rows, qkv_, me);
+        place(l, s_);
+        finish(l, me);
+    }
+
+    // A layer from its attention on, whose queries and keys are in place.
+    void finish(const DecoderLayer& l, Worker& me) {
         attend(l, me);
         add(l.out, attended_, me);
         norm_rows(hidden_, nullptr, l.norm_mid, normed_, s_.rows, d_.hidden, d_.eps);
@@ -169,22 +212,21 @@ class Forward {
     }
 
     // Rotates queries and keys, and stores keys and values in their slots.
-    void place(const DecoderLayer& l) {
+    void place(const DecoderLayer& l, const Step& step) {
         const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim, size = d_.kv_heads * d_.dim;
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < s_.rows; row++) {
+        for (int64_t row = 0; row < step.rows; row++) {
             bf16* at = qkv_ + row * width;
-            const float* cosine = d_.cosine + s_.positions[row] * d_.dim;
-            const float* sine = d_.sine + s_.positions[row] * d_.dim;
+            const float* cosine = d_.cosine + step.positions[row] * d_.dim;
+            const float* sine = d_.sine + step.positions[row] * d_.dim;
             for (int64_t h = 0; h < d_.heads + d_.kv_heads; h++) rotate_head(at + h * d_.dim, cosine, sine, d_.dim);
             const bf16* key = at + d_.heads * d_.dim;
-            std::memcpy(l.keys + s_.slots[row] * size, key, size * sizeof(bf16));
-            std::memcpy(l.values + s_.slots[row] * size, key + size, size * sizeof(bf16));
+            std::memcpy(l.keys + step.slots[row] * size, key, size * sizeof(bf16));
+            std::memcpy(l.values + step.slots[row] * size, key + size, size * sizeof(bf16));
         }
     }
 
     void attend(const DecoderLayer& l, Worker& me) {
-        place(l);
         const int64_t width = (d_.heads + 2 * d_.kv_heads) * d_.dim;
 #if SPECD_AMX
         if (!tasks_.empty()) {
@@ -215,9 +257,9 @@ class Forward {
         }
     }
 
-#if SPECD_AMX
     // The attention's share-out, the same for every layer: longest first, so that threads end together.
     void plan() {
+#if SPECD_AMX
         const int64_t share = d_.heads / d_.kv_heads;
         if (!TileAttention::suits(d_.dim, d_.block_size, share)) return;
         const int64_t threads = omp_get_max_threads();
@@ -237,8 +279,10 @@ class Forward {
             return s_.spans.end[t.span] - s_.spans.rows[t.span] + (t.last - 1) / share;
         };
         std::sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) { return keys(a) > keys(b); });
+#endif
     }
 
+#if SPECD_AMX
     // Whether a span has so many rows that its keys and values are worth preparing.
     bool is_long(int64_t span) const {
         return s_.spans.rows[span] > kLongRows && !s_.spans.tree(span) && d_.dim <= LongAttention::kMaxDim;
@@ -249,7 +293,7 @@ class Forward {
 #endif
 
     const Decoder& d_;
-    const Step& s_;
+    Step s_;
     int64_t sizes_[4];
     bf16 *normed_, *qkv_, *attended_, *gated_;
     float* hidden_;  // [rows, H], the residual stream

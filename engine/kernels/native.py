@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.kernels.structures import Decoder, Spans, SqueezedLinear, Step
+from engine.kernels.structures import Decoder, EagleHead, EagleStep, Spans, SqueezedLinear, Step
 
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
 _HEADERS: Final = (
@@ -28,6 +28,7 @@ _HEADERS: Final = (
     "attention_long.h",
     "squeezed.h",
     "decoder.h",
+    "eagle.h",
 )
 _FLAGS: Final = (
     "-O3",
@@ -128,6 +129,8 @@ class NativeOps:
         """Whether this processor has the kernels of squeezed.h."""
         if self.squeezes:
             self._forward = _function(loaded, "forward", [_P, _P])
+            self._eagle_step = _function(loaded, "eagle_step", [_P, _P])
+            self._eagle_chains = _function(loaded, "eagle_chains", [_P, _P, _P, _I, _P])
             self._squeezed_linear = _function(loaded, "squeezed_linear", [_P, _P, _I, _P])
 
     def squeezed_linear(self, linear: SqueezedLinear, x: Tensor, rows: int) -> Tensor:
@@ -139,6 +142,17 @@ class NativeOps:
     def forward(self, decoder: Decoder, step: Step) -> None:
         """A whole forward; see decoder.h. Only where `squeezes`."""
         self._forward(ctypes.byref(decoder), ctypes.byref(step))
+
+    def eagle_step(self, head: EagleHead, step: EagleStep) -> None:
+        """One level of an EAGLE-3 head; see eagle.h. Only where `squeezes`."""
+        self._eagle_step(ctypes.byref(head), ctypes.byref(step))
+
+    def eagle_chains(self, head: EagleHead, first: EagleStep, levels: Tensor) -> Tensor:
+        """Whole chains; levels: [B] int64 -> [B, most] int64, filled as far as each goes. Only where `squeezes`."""
+        most = int(levels.max())
+        said = torch.zeros(len(levels), most, dtype=torch.int64)
+        self._eagle_chains(ctypes.byref(head), ctypes.byref(first), levels.data_ptr(), most, said.data_ptr())
+        return said
 
     def count_exponents(self, weight: Tensor) -> Tensor:
         """How often each of bf16's exponents occurs: [256] int64."""
@@ -234,8 +248,11 @@ class NativeSpans:
         block_size: int,
         positions: Tensor,
         sights: Tensor | None,
+        begin: int = 0,
     ) -> None:
-        """positions, sights: by packed row, [T] int64; for sights see engine.attention.native."""
+        """begin: the first place that holds a key. positions, sights: by packed row, [T] int64; for sights see
+        engine.attention.native.
+        """
         longest = max(map(len, tables))
         self.tables = torch.tensor([table + [0] * (longest - len(table)) for table in tables])  # [B, N]
         self.first_row = torch.tensor(first_row)
@@ -244,6 +261,7 @@ class NativeSpans:
         self.positions = positions
         self.sights = sights
         self.block_size = block_size
+        self.begin = begin
         self.longest = max(end)
 
     @property
@@ -252,7 +270,7 @@ class NativeSpans:
         return Spans(
             self.tables.data_ptr(), self.tables.shape[1], self.first_row.data_ptr(), self.rows.data_ptr(),
             self.end.data_ptr(), self.positions.data_ptr(), None if self.sights is None else self.sights.data_ptr(),
-            len(self.rows),
+            len(self.rows), self.begin,
         )  # fmt: skip
 
 

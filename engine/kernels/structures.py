@@ -72,6 +72,7 @@ class Spans(ctypes.Structure):
         ("position", _P),
         ("sight", _P),
         ("count", _I),
+        ("begin", _I),
     ]
 
 
@@ -87,4 +88,30 @@ class Step(ctypes.Structure):
         ("logit_rows", _P),
         ("logits", _I),
         ("out", _P),
+        ("taps", _P),
+        ("tap_count", _I),
+        ("tapped", _P),
+    ]
+
+
+class EagleHead(ctypes.Structure):
+    """See eagle.h."""
+
+    _fields_: ClassVar = [
+        ("decoder", Decoder),
+        ("norm_token", _P),
+        ("norm_hidden", _P),
+        ("normed_residual", _I),
+        ("normed_output", _I),
+        ("targets", _P),
+    ]
+
+
+class EagleStep(ctypes.Structure):
+    """See eagle.h."""
+
+    _fields_: ClassVar = [
+        ("step", Step),
+        ("hidden", _P),
+        ("handed_on", _P),
     ]

@@ -44,12 +44,16 @@ class KVMemory:
         device: torch.device,
         *,
         features: Mapping[str, int] = MappingProxyType({}),
+        begin: int = 0,
     ) -> None:
-        """features: numbers for each position, by who reads them."""
+        """features: numbers for each position, by who reads them. begin: the first place of every table that holds a
+        key; nobody sees those before it.
+        """
         slots = (blocks + 1) * block_size
         self.block_size = block_size
         self.scrap = blocks
         self.device = device
+        self.begin = begin
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         for index, shape in layers.items():

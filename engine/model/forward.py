@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.paged import AttentionContext
+from engine.model.ends import Ends
 from engine.model.taps import Taps
 
 
@@ -24,6 +25,10 @@ class Forward(Protocol):
         taps: Taps | None = None,
     ) -> Tensor:
         """tokens, positions: [1, T]; logit_rows: [R], indices into T -> logits [R, V]. Fills the taps."""
+
+    @property
+    def ends(self) -> Ends:
+        """What is around the model's layers."""
 
     def without_layers(self, skip: tuple[int, ...]) -> Self:
         """The same model with these layers left out. Shares all weights."""
@@ -55,6 +60,11 @@ class TransformersForward:
             )
         return out.logits[0]  # type: ignore[no-any-return]
 
+    @property
+    def ends(self) -> Ends:
+        """See Forward."""
+        return Ends(self._model.get_input_embeddings().weight, self._model.get_output_embeddings())
+
     def without_layers(self, skip: tuple[int, ...]) -> "TransformersForward":
         """See Forward."""
         return TransformersForward(without_layers(self._model, skip))
@@ -69,11 +79,12 @@ def _tapped(model: Any, taps: Taps | None) -> Iterator[None]:
     layers = decoder_layers(model)
     with ExitStack() as hooks:
         for tap in taps.layers:
-            hook = _tell_input(taps) if tap == 0 else _tell_output(taps, tap)
-            register = (
-                layers[0].register_forward_pre_hook if tap == 0 else layers[tap - 1].register_forward_hook
-            )
-            hooks.callback(register(hook).remove)
+            if tap == 0:
+                handle = layers[0].register_forward_pre_hook(_tell_input(taps))
+            else:
+                module = layers[tap - 1] if tap <= len(layers) else model.base_model
+                handle = module.register_forward_hook(_tell_output(taps, tap))
+            hooks.callback(handle.remove)
         yield
 
 
@@ -86,7 +97,7 @@ def _tell_input(taps: Taps) -> Callable[..., None]:
 
 def _tell_output(taps: Taps, tap: int) -> Callable[..., None]:
     def tell(_: nn.Module, __: Any, out: Any) -> None:
-        taps.put(tap, (out[0] if isinstance(out, tuple) else out)[0])
+        taps.put(tap, (out if isinstance(out, Tensor) else out[0])[0])
 
     return tell
 

@@ -18,11 +18,12 @@ from engine.attention.paged import AttentionContext, Extras
 from engine.kernels.native import NativeOps
 from engine.kernels.structures import Decoder, DecoderLayer, Step
 from engine.kv.memory import KVMemory
+from engine.model.ends import Ends
 from engine.model.lean import LeanForward
-from engine.model.squeezed import Arena, Squeezed, can_squeeze, squeezed_bytes
+from engine.model.squeezed import Arena, Squeezed, can_squeeze, squeezed_bytes, squeezed_linear
 from engine.model.taps import Taps
 
-_TILE = 16
+TILE = 16
 
 
 class FusedForward:
@@ -34,7 +35,7 @@ class FusedForward:
         self._native = native
         self._embedding: Tensor = base.embed_tokens.weight.detach()  # [V, H]
         self._norm: Tensor = base.norm.weight.detach().float()
-        self._angles = _Angles(base.rotary_emb, self._embedding.dtype)
+        self._angles = Angles(base.rotary_emb, self._embedding.dtype)
         linears = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
         arena = Arena(sum(squeezed_bytes(*weight.shape) for weight in linears))
         squeeze = partial(Squeezed, native, arena)
@@ -52,7 +53,7 @@ class FusedForward:
     @staticmethod
     def suits(model: Any, native: NativeOps) -> bool:
         """Whether a model is built of blocks, and of sizes, that this forward knows, on a processor that can."""
-        if not (native.squeezes and LeanForward.suits(model) and model.config.intermediate_size % _TILE == 0):
+        if not (native.squeezes and LeanForward.suits(model) and model.config.intermediate_size % TILE == 0):
             return False
         if hasattr(model.model.layers[0].self_attn, "q_norm"):
             return False
@@ -81,6 +82,11 @@ class FusedForward:
         view._bound = None  # noqa: SLF001
         return view
 
+    @property
+    def ends(self) -> Ends:
+        """See Forward."""
+        return Ends(self._embedding, partial(squeezed_linear, self._native, self._head))
+
     @torch.inference_mode()
     def __call__(
         self,
@@ -91,7 +97,6 @@ class FusedForward:
         taps: Taps | None = None,
     ) -> Tensor:
         """See Forward."""
-        assert taps is None, "the kernel does not tell its hidden states"
         assert isinstance(attention, NativePagedAttention), (
             "this forward attends itself, over the block tables"
         )
@@ -105,8 +110,19 @@ class FusedForward:
             tokens.data_ptr(), positions.data_ptr(), attention.slots.data_ptr(), tokens.shape[1], spans.structure,
             logit_rows.data_ptr(), len(logit_rows), logits.data_ptr(),
         )  # fmt: skip
-        self._native.forward(bound.decoder, step)
+        if taps is None:
+            self._native.forward(bound.decoder, step)
+        else:
+            self._run_tapped(bound.decoder, step, taps)
         return logits
+
+    def _run_tapped(self, decoder: Decoder, step: Step, taps: Taps) -> None:
+        layers = torch.tensor(taps.layers)
+        found = self._embedding.new_empty(len(layers), step.rows, decoder.hidden)
+        step.taps, step.tap_count, step.tapped = layers.data_ptr(), len(layers), found.data_ptr()
+        self._native.forward(decoder, step)
+        for layer, hidden in zip(taps.layers, found, strict=True):
+            taps.put(layer, hidden)
 
     def _bind(self, memory: KVMemory) -> "_Bound":
         layers = (DecoderLayer * len(self._layers))(*(layer.structure(memory) for layer in self._layers))
@@ -141,9 +157,9 @@ class _Layer:
         self._extras = extras
         self._norm_in = layer.input_layernorm.weight.detach().float()
         self._norm_mid = layer.post_attention_layernorm.weight.detach().float()
-        self._qkv = squeeze(*_joined([attention.q_proj, attention.k_proj, attention.v_proj]))
+        self._qkv = squeeze(*joined([attention.q_proj, attention.k_proj, attention.v_proj]))
         self._out = squeeze(attention.o_proj.weight, attention.o_proj.bias)
-        self._gate_up = squeeze(_interleaved(mlp.gate_proj.weight, mlp.up_proj.weight))
+        self._gate_up = squeeze(interleaved(mlp.gate_proj.weight, mlp.up_proj.weight))
         self._down = squeeze(mlp.down_proj.weight)
 
     @property
@@ -161,7 +177,7 @@ class _Layer:
         )  # fmt: skip
 
 
-class _Angles:
+class Angles:
     """Cosines and sines by position, as transformers rounds them; grows with the longest text seen."""
 
     def __init__(self, rotary: Any, dtype: torch.dtype) -> None:
@@ -185,13 +201,14 @@ class _Angles:
         return cosine[0].float().contiguous(), sine[0].float().contiguous()
 
 
-def _joined(linears: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+def joined(linears: list[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of linears of one input as one, their outputs one after another."""
     bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
     return torch.cat([linear.weight for linear in linears]), bias
 
 
-def _interleaved(gate: Tensor, up: Tensor) -> Tensor:
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
     """[I, H] each -> [2 I, H]: sixteen gates, then the sixteen of up that they are for."""
-    return torch.stack([gate.view(-1, _TILE, gate.shape[1]), up.view(-1, _TILE, up.shape[1])], dim=1).flatten(
+    return torch.stack([gate.view(-1, TILE, gate.shape[1]), up.view(-1, TILE, up.shape[1])], dim=1).flatten(
         0, 2
     )

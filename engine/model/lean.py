@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.attention.paged import AttentionContext, Extras
 from engine.kernels.native import NativeOps
 from engine.kernels.reference import LayerOps
+from engine.model.ends import Ends
 from engine.model.packed import Linear, make_linear
 from engine.model.taps import Taps
 
@@ -69,6 +70,11 @@ class LeanForward:
         view._layers = [layer for layer in self._layers if layer.place not in skip]  # noqa: SLF001
         return view
 
+    @property
+    def ends(self) -> Ends:
+        """See Forward."""
+        return Ends(self._embedding, self._head)
+
     @torch.inference_mode()
     def __call__(
         self,
@@ -91,8 +97,10 @@ class LeanForward:
             delta = layer.out(self._attend(layer, x, angles, attention))
             x = ops.add_rms_norm(hidden, delta, layer.norm_mid, eps)
             delta = layer.down(ops.silu_mul(layer.gate_up(x)))
-        if taps is not None and self._depth in wanted:
-            taps.put(self._depth, hidden if delta is None else hidden + delta)
+        if taps is not None and taps.layers[-1] >= self._depth:
+            whole = hidden if delta is None else hidden + delta
+            taps.put(self._depth, whole)
+            taps.put(self._depth + 1, ops.add_rms_norm(whole, None, self._norm, eps))
         last = None if delta is None else delta[logit_rows]
         return self._head(ops.add_rms_norm(hidden[logit_rows], last, self._norm, eps))
 

@@ -75,9 +75,10 @@ class Runner:
         """
         if self._graphs and self._graphs.suits(batch) and not batch.has_trees and taps is None:
             return self._graphs.run(forward, batch, lay_out_padded(batch, self._memory.block_size))
-        return forward(batch.tokens, batch.positions, self._attention(batch), batch.logit_rows, taps)
+        return forward(batch.tokens, batch.positions, self.attention(batch), batch.logit_rows, taps)
 
-    def _attention(self, batch: RaggedBatch) -> AttentionContext:
+    def attention(self, batch: RaggedBatch) -> AttentionContext:
+        """Over the memory, for one forward of this batch."""
         match self._kernels:
             case None:
                 return PagedAttention(self._memory, batch)
@@ -85,7 +86,7 @@ class Runner:
                 return SourcedAttention(self._memory, batch)
             case NativeOps() as ops:
                 return NativePagedAttention(ops, self._memory, batch)
-            case _ if batch.has_trees:  # what tiles do not know
+            case _ if batch.has_trees or self._memory.begin:  # what tiles do not know
                 return PagedAttention(self._memory, batch)
             case kernels:
                 return TiledAttention(kernels, self._memory, lay_out(batch, self._memory.block_size))

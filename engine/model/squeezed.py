@@ -14,6 +14,7 @@ _STRIP: Final = 32
 _BLOCK: Final = 32
 _NO_NAME: Final = 15
 _LINE: Final = 64
+_ROWS: Final = 16  # of a tile: more of them are read in whole tiles
 
 
 def can_squeeze(weight: Tensor) -> bool:
@@ -67,3 +68,10 @@ class Squeezed:
         """Memory that it takes."""
         held = (self._data, self._exponents, *self._exceptions)
         return sum(x.numel() * x.element_size() for x in held)
+
+
+def squeezed_linear(native: NativeOps, linear: Squeezed, x: Tensor) -> Tensor:
+    """[R, in] bf16 -> [R, out]."""
+    rows = len(x)
+    padded = F.pad(x, (0, 0, 0, -rows % _ROWS)) if rows > _ROWS else x.contiguous()
+    return native.squeezed_linear(linear.structure, padded, rows)

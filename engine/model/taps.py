@@ -1,7 +1,7 @@
 """Hidden states read off a forward, for drafts that go on from what the target has understood.
 
-Named as transformers numbers `hidden_states`: 0 is the embeddings, i the output of the i-th decoder layer. The last
-one is taken before the final norm here.
+Named as transformers numbers `hidden_states`: 0 is the embeddings, i the output of the i-th decoder layer. That of the
+last layer is taken before the final norm here; behind the norm it has the next number.
 """
 
 from collections.abc import Iterable, Sequence

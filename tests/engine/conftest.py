@@ -15,6 +15,7 @@ from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
 from tests.tiny import make_model_dir, make_tokenizer
+from tests.tiny_heads import make_eagle_dir
 
 UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024, dwell_steps=0)
 MakeEngine = Callable[..., Engine]
@@ -48,8 +49,14 @@ def squeezing(kernel_cache: Path) -> NativeOps:
     return ops
 
 
+@pytest.fixture(scope="session")
+def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An EAGLE head for the tiny model that knows nothing, and hardly ever guesses right."""
+    return make_eagle_dir(tmp_path_factory.mktemp("head"), scale=4.0)
+
+
 @pytest.fixture
-def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
+def make_engine(tiny: LoadedModel, tiny_head: Path) -> Iterator[MakeEngine]:
     """Engines over the tiny model; at the end none may hold a block."""
     made: list[Engine] = []
 
@@ -58,10 +65,11 @@ def make_engine(tiny: LoadedModel) -> Iterator[MakeEngine]:
         *,
         k: int = 3,
         skip: tuple[int, ...] | None = None,
+        head: Path = tiny_head,
         model: LoadedModel = tiny,
         **launch: int,  # prefix_cache included
     ) -> Engine:
-        draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip)
+        draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip, head_path=str(head))
         policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
         settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}
         engine = Engine(

@@ -15,6 +15,7 @@ from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
 from tests.engine.orchard import with_shape
 from tests.tiny import VOCABULARY
 
+KINDS = ["ngram", "suffix", "layer-skip", "eagle"]
 RNG = np.random.default_rng(0)
 COPY = [int(t) for t in np.tile(RNG.integers(3, VOCABULARY, size=6), 4)]
 PROMPTS = {
@@ -43,7 +44,7 @@ def transformers_greedy(path: Path, prompt: list[int], tokens: int = 24) -> list
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", ["none", *KINDS])
 @pytest.mark.parametrize("k", [1, 4, 8])
 @pytest.mark.parametrize("name", PROMPTS)
 def test_greedy_text_alone_equals_transformers(
@@ -54,7 +55,7 @@ def test_greedy_text_alone_equals_transformers(
     assert output.finish == "length"
 
 
-@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [16, 512])
 def test_greedy_text_in_a_mixed_batch_equals_transformers(
     make_engine: MakeEngine, plain: dict[str, list[int]], kind: str, rows: int
@@ -107,7 +108,7 @@ def test_a_draft_that_skips_everything_is_rejected_and_changes_nothing(
     assert output.report.accepted[0] < output.report.examined[0]
 
 
-@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_greedy_text_in_bf16_differs_at_near_ties_only(
     make_engine: MakeEngine, tiny_dir: Path, kind: str
 ) -> None:
@@ -128,7 +129,7 @@ def test_greedy_text_in_bf16_differs_at_near_ties_only(
                 break
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", ["none", *KINDS])
 def test_seeded_sampling_does_not_depend_on_who_shares_the_batch(make_engine: MakeEngine, kind: str) -> None:
     mine = request("mine", PROMPTS["random"], temperature=0.9, top_p=0.95, seed=42)
     alone = generate(make_engine(kind), mine)["mine"]
@@ -156,7 +157,7 @@ def test_seeds_make_texts_differ(make_engine: MakeEngine) -> None:
     assert len(texts) == 4
 
 
-@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_sampled_tokens_follow_the_targets_law(
     make_engine: MakeEngine, tiny: LoadedModel, kind: str
 ) -> None:
@@ -175,7 +176,7 @@ def test_the_first_sampled_tokens_follow_the_targets_law(
     assert np.abs(shares[0] - shares[1]).max() < 5 * np.sqrt(0.5 / 600)
 
 
-@pytest.mark.parametrize("kind", ["ngram", "suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str) -> None:
     """A request whose drafting was off for ten steps is then accepted as one that drafted all along."""
     steady = generate(make_engine(kind), request("a", COPY, max_tokens=60))["a"].report

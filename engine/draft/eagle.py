@@ -1,0 +1,200 @@
+"""EAGLE heads draft: from what the target has understood of the text, and then from their own guesses at it.
+
+A head's row pairs a token with what was understood of the position before (see engine.heads.eagle). Its key lies in
+the token's own place, so that it depends on the text up to there and no further, and a block of the target's that
+texts share has one meaning for the head too. Place 0 has no row, and nobody sees it.
+
+    place      0     1     2     3   |  4     5           the text's last token is in place 3
+    token      t0    t1    t2    t3  |  d1    d2
+    hidden           f0    f1    f2  |  g3    g4          f: kept of the target's forwards; g: the head's own
+    says             .     .     d1  |  d2    d3
+
+What the head has missed of a text is computed with the first level, in one forward: after each round the tokens that
+were committed, after a pause as many as it lasted, after a prompt all of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+from engine.api import DraftSettings
+from engine.batch import RaggedBatch, Span
+from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.chains import draw_chains
+from engine.draft.features import Reads
+from engine.draft.follower import Follower
+from engine.heads.eagle import Said
+from engine.heads.load import LoadedHead, load_eagle
+from engine.kv.memory import KVMemory
+from engine.model.loader import LoadedModel
+from engine.model.runner import Runner
+from engine.sequence import Sequence as Seq
+from engine.transfer import send
+from policies.base import Option
+
+NAME: Final = "eagle"
+_LEVELS: Final = 8
+_CATCH_UP: Final = 2048  # rows of a text that are computed in one round, at most: others wait for it
+# Stands for tokens that the head does not know: never drawn while it knows one that may follow, and a number still
+# where a grammar allows none that it knows.
+_UNKNOWN: Final = -1e4
+Draw = Callable[[Sequence[Ask]], list[Draft]]
+
+
+@dataclass(frozen=True, slots=True)
+class EaglePart:
+    """See engine.draft.registry.Part."""
+
+    head: LoadedHead
+    target: LoadedModel
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the head, what it shares with the target aside."""
+        return self.head.weight_bytes
+
+    @property
+    def bytes_per_position(self) -> int:
+        """Of its own keys and values."""
+        return self.head.kv_shape.bytes_per_position(self.target.dtype)
+
+    @property
+    def reads(self) -> Reads:
+        """What is kept of the target's forward."""
+        return Reads(self.head.taps, self.head.width, self.head.features)
+
+    def proposer(self, memory: KVMemory, runner: Runner) -> "EagleProposer":
+        """See Part."""
+        del runner  # the head has keys of its own
+        return EagleProposer(self.head, self.target, memory)
+
+
+def load_part(settings: DraftSettings, target: LoadedModel, say: Callable[[str], None]) -> EaglePart:
+    """The head that the settings name. Raises HeadError."""
+    return EaglePart(load_eagle(Path(settings.head_path), target, say), target)
+
+
+class EagleProposer:
+    """Chains from a head."""
+
+    name = NAME
+
+    def __init__(self, head: LoadedHead, target: LoadedModel, memory: KVMemory) -> None:
+        """memory: the target's, with its features."""
+        self.cost = 0.03 + head.weight_bytes / target.weight_bytes
+        self._head = head
+        self._vocabulary = target.vocabulary
+        self._features = memory.features[NAME]  # [slots, H]
+        self._memory = KVMemory(
+            {0: head.kv_shape}, memory.scrap, memory.block_size, target.dtype, target.device, begin=1
+        )
+        self._runner = Runner(self._memory, head.kernels)
+        self._follower = Follower(memory.block_size)
+        self._options = (Option(NAME, _LEVELS),)
+
+    def options(self, sequence: Seq) -> tuple[Option, ...]:
+        """See Proposer. Nothing for a text of one token, of which nothing is understood yet."""
+        return self._options if len(sequence.tokens) > 1 else ()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """See Proposer."""
+        drafts = [NO_DRAFT] * len(asks)
+        for draw, mine in self._share_out(asks):
+            for i, draft in zip(mine, draw([asks[i] for i in mine]), strict=True):
+                drafts[i] = draft
+        return drafts
+
+    def forget(self, request: str) -> None:
+        """See Proposer."""
+        self._follower.forget(request)
+
+    def _share_out(self, asks: Sequence[Ask]) -> list[tuple[Draw, list[int]]]:
+        """Which asks go which way, by place."""
+        late = [
+            i
+            for i, ask in enumerate(asks)
+            if len(ask.sequence.tokens) - self._start(ask.sequence) > _CATCH_UP
+        ]
+        ready = [i for i in range(len(asks)) if i not in late]
+        fast = self._head.fused is not None and all(_is_plain(asks[i].sequence) for i in ready)
+        ways = ((self._read_on, late), (self._likeliest_chains if fast else self._chains, ready))
+        return [(draw, mine) for draw, mine in ways if mine]
+
+    def _read_on(self, asks: Sequence[Ask]) -> list[Draft]:
+        """A part of what is missed of these texts; no drafts."""
+        ends = [self._start(ask.sequence) + _CATCH_UP for ask in asks]
+        self._read(asks, ends)
+        return [NO_DRAFT] * len(asks)
+
+    def _likeliest_chains(self, asks: Sequence[Ask]) -> list[Draft]:
+        """For texts that are greedy and that nothing edits: all levels in one call."""
+        assert self._head.fused is not None
+        with self._reading(asks, [len(ask.sequence.tokens) for ask in asks]) as (batch, hidden):
+            chains = self._head.fused.chains(batch, hidden, self._memory, [ask.levels for ask in asks])
+        return [Draft(chain) for chain in chains]
+
+    def _chains(self, asks: Sequence[Ask]) -> list[Draft]:
+        hidden = self._features.new_empty(len(asks), self._head.width)
+
+        def logits_of(active: Sequence[int], drafted: Sequence[list[int]]) -> Tensor:
+            mine, at = [asks[i] for i in active], send(active, hidden.device)
+            if drafted[0]:
+                said = self._go_on(mine, drafted, hidden[at])
+            else:
+                said = self._read(mine, [len(ask.sequence.tokens) for ask in mine])
+            hidden.index_copy_(0, at, said.hidden)
+            return self._spread(said.logits)
+
+        return draw_chains(asks, logits_of)
+
+    def _start(self, sequence: Seq) -> int:
+        """The first place whose row the head has not computed for this text."""
+        return max(self._follower.start(sequence), 1)
+
+    def _read(self, asks: Sequence[Ask], ends: Sequence[int]) -> Said:
+        """Compute the texts' rows below these places that are missing, the last of them in any case."""
+        with self._reading(asks, ends) as (batch, hidden):
+            return self._run(batch, hidden)
+
+    @contextmanager
+    def _reading(self, asks: Sequence[Ask], ends: Sequence[int]) -> Iterator[tuple[RaggedBatch, Tensor]]:
+        """The rows to compute, and what was understood before them: [T, H]. They are counted as computed at the end."""
+        spans, before = [], list[int]()
+        for ask, end in zip(asks, ends, strict=True):
+            sequence = ask.sequence
+            start = min(self._start(sequence), end - 1)
+            self._follower.write(sequence, start, len(sequence.tokens) + ask.k)
+            spans.append(Span(sequence.table, start, sequence.tokens[start:end], 1))
+            before += sequence.table.slots(start - 1, end - 1)
+        yield self._runner.pack(spans), self._features[send(before, self._features.device)]
+        for ask, end in zip(asks, ends, strict=True):
+            self._follower.reached(ask.sequence, end)
+
+    def _go_on(self, asks: Sequence[Ask], drafted: Sequence[list[int]], hidden: Tensor) -> Said:
+        """A level further in each chain. hidden: [B, H], what the rows of the last level handed on."""
+        spans = [
+            Span(ask.sequence.table, len(ask.sequence.tokens) - 1 + len(tokens), tokens[-1:], 1)
+            for ask, tokens in zip(asks, drafted, strict=True)
+        ]
+        return self._run(self._runner.pack(spans), hidden)
+
+    def _run(self, batch: RaggedBatch, hidden: Tensor) -> Said:
+        attention = self._runner.attention(batch)
+        return self._head.forward(batch.tokens, hidden, batch.positions, attention, batch.logit_rows)
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """[R, D] -> [R, V]: what the head says of the target's tokens. A broken head may say what is no number."""
+        logits = logits.nan_to_num(_UNKNOWN, _UNKNOWN, _UNKNOWN)
+        if self._head.targets is None:
+            return logits
+        spread = logits.new_full((len(logits), self._vocabulary), _UNKNOWN)
+        return spread.index_copy_(1, self._head.targets, logits)
+
+
+def _is_plain(sequence: Seq) -> bool:
+    """Whether what the head finds likeliest is the draft, whatever was drafted before."""
+    return sequence.sampling.temperature == 0 and sequence.edits.idle and sequence.grammar is None

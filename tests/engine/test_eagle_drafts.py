@@ -1,0 +1,148 @@
+"""What an EAGLE head drafts in an engine is what it would draft reading the whole text anew, whatever went before."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from engine.core import Engine
+from engine.draft.base import Ask, Draft
+from engine.heads.formats import Fit, read_eagle
+from engine.model.loader import LoadedModel, load
+from policies.settings import PolicySettings
+from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
+from tests.engine.dense_head import likeliest_chain
+from tests.tiny import VOCABULARY, make_model_dir
+from tests.tiny_heads import HIDDEN, LAYERS, make_eagle_dir, make_knowing_head
+
+RNG = np.random.default_rng(4)
+TAPS = [1, 2, 3]  # transformers norms the last of its hidden states
+
+
+def tokens(count: int) -> list[int]:
+    return RNG.integers(3, VOCABULARY, size=count).tolist()
+
+
+class Watch:
+    """Notes what a proposer was asked and what it answered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.seen: list[tuple[list[int], int, list[int]]] = []
+        proposer = engine._roster.proposers[0]
+        self._propose = proposer.propose
+        proposer.propose = self.propose
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafts = self._propose(asks)
+        self.seen += [
+            (list(ask.sequence.tokens), ask.levels, draft.tokens)
+            for ask, draft in zip(asks, drafts, strict=True)
+        ]
+        return drafts
+
+
+class Oracle:
+    """The same head over the same target, each text read anew."""
+
+    def __init__(self, target: Path, head: Path) -> None:
+        self._files = read_eagle(head, Fit(HIDDEN, VOCABULARY, LAYERS))
+        self._model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
+
+    def draft(self, text: list[int], levels: int) -> list[int]:
+        embedding = self._model.get_input_embeddings().weight
+        return likeliest_chain(self._files, text, self._features(text[:-1]), embedding, levels)
+
+    def _features(self, text: list[int]) -> Tensor:
+        states = self._model(torch.tensor([text]), output_hidden_states=True).hidden_states
+        return torch.cat([states[tap][0] for tap in TAPS], dim=-1) @ self._files.tensors["fc.weight"].t()
+
+
+@torch.inference_mode()
+def test_drafts_are_those_of_the_head_reading_the_text_anew(
+    make_engine: MakeEngine, tiny_dir: Path, tmp_path: Path
+) -> None:
+    """After rejections, pauses, hits of the prefix cache, copies of shared blocks and preemptions."""
+    head = make_eagle_dir(tmp_path, scale=4.0, eagle_aux_hidden_state_layer_ids=TAPS)
+    engine = make_engine("eagle", head=head, k=3, kv_bytes=100 << 10, max_batch_tokens=16, prefix_cache=True)
+    watch, on = Watch(engine), PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    shared = tokens(9)
+    preempted = hits = 0
+    for turn in range(2):
+        engine.submit(request(f"{turn}a", shared, max_tokens=20, n=2))
+        engine.submit(request(f"{turn}b", [*shared, *tokens(4)], max_tokens=30))
+        engine.submit(request(f"{turn}c", tokens(14), max_tokens=25))
+        step = 0
+        while engine.has_work:
+            engine.configure(replace(on, kind="off") if 9 <= step < 14 else on, engine._draft_settings)
+            report = engine.step()
+            preempted += report.preempted
+            hits += sum(output.report.cached_tokens > 0 for output in report.outputs if output.report)
+            step += 1
+    assert hits, "nothing was found in the prefix cache"
+    assert preempted, "nothing was preempted: the pool is too large for this test"
+    oracle = Oracle(tiny_dir, head)
+    assert len(watch.seen) > 100
+    for text, levels, drafted in watch.seen:
+        assert drafted == oracle.draft(text, levels), f"{len(text)} tokens"
+
+
+@pytest.fixture(scope="module")
+def bigram_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target whose layers add nothing."""
+    return make_model_dir(tmp_path_factory.mktemp("bigram"), scale=0.0)
+
+
+@pytest.fixture(scope="module")
+def bigram(bigram_dir: Path) -> LoadedModel:
+    return load(bigram_dir, torch.float32, torch.device("cpu"), lambda _: None)
+
+
+def test_a_head_that_knows_everything_is_always_accepted(
+    make_engine: MakeEngine, bigram: LoadedModel, bigram_dir: Path, tmp_path: Path
+) -> None:
+    engine = make_engine("eagle", head=make_knowing_head(tmp_path, bigram_dir), model=bigram, k=4)
+    report = generate(engine, request("a", tokens(12)))["a"].report
+    assert report.examined == report.accepted
+    assert report.rounds <= 24 / 5 + 1
+
+
+def test_a_pause_costs_no_acceptance(
+    make_engine: MakeEngine, bigram: LoadedModel, bigram_dir: Path, tmp_path: Path
+) -> None:
+    """Of a head that knows a half of the vocabulary: rounds after the pause are accepted as those of one without."""
+    head = make_knowing_head(tmp_path, bigram_dir, known=VOCABULARY // 2)
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    prompt, shown = tokens(12), []
+    for pause in (range(0), range(3, 9)):
+        engine = make_engine("eagle", head=head, model=bigram)
+        engine.submit(request("a", prompt, max_tokens=90, temperature=1.0, seed=3))
+        step = 0
+        while engine.has_work:
+            engine.configure(replace(on, kind="off") if step in pause else on, engine._draft_settings)
+            reports = [output.report for output in engine.step().outputs if output.report]
+            shown += [sum(report.accepted) / sum(report.examined) for report in reports]
+            step += 1
+    assert shown[1] == pytest.approx(shown[0], abs=0.1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_broken_head_changes_no_text_and_is_noticed(
+    make_engine: MakeEngine, bigram: LoadedModel, bigram_dir: Path, tmp_path: Path, temperature: float
+) -> None:
+    """One whose map of tokens is off by one, beside one that is whole."""
+    asked = request("a", tokens(12), temperature=temperature, top_k=2, seed=1, max_tokens=60)
+    outputs = []
+    for shift in (0, 1):
+        head = make_knowing_head(tmp_path / str(shift), bigram_dir, shift=shift)
+        outputs.append(generate(make_engine("eagle", head=head, model=bigram), asked)["a"])
+    plain = generate(make_engine("none", model=bigram), asked)["a"]
+    whole, broken = (sum(o.report.accepted) / sum(o.report.examined) for o in outputs)
+    if temperature == 0:
+        assert [output.tokens for output in outputs] == [plain.tokens] * 2
+    assert whole > 0.9
+    assert broken < 0.2
