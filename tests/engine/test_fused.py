@@ -21,6 +21,7 @@ from engine.model.check import probe
 from engine.model.fused import FusedForward
 from engine.model.lean import LeanForward
 from engine.model.loader import load
+from engine.model.taps import Taps
 from tests.tiny import make_model_dir
 
 pytestmark = pytest.mark.skipif(
@@ -34,6 +35,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "biases": {"family": "qwen2", "head_dim": 32},
     "window": {"family": "mistral", "head_dim": 32, "sliding_window": 21},
 }
+TAPS = (0, 1, 3, 4, 5)  # the embeddings, some layers, the last one, and that normed
 TREES = ([-1, 0, 0, -1], [-1] * 20 + [3, 19, 20], 3, [0 if i else -1 for i in range(40)])
 
 
@@ -66,8 +68,10 @@ class Both:
         batch = pack(spans, CPU)
         lean, fused = self._memories
         arguments = batch.tokens, batch.positions
-        wanted = self._lean(*arguments, PagedAttention(lean, batch), batch.logit_rows)
-        got = self._fused(*arguments, NativePagedAttention(self._native, fused, batch), batch.logit_rows)
+        self.taps = [Taps(TAPS), Taps(TAPS)]
+        wanted = self._lean(*arguments, PagedAttention(lean, batch), batch.logit_rows, self.taps[0])
+        attention = NativePagedAttention(self._native, fused, batch)
+        got = self._fused(*arguments, attention, batch.logit_rows, self.taps[1])
         return wanted, got
 
 
@@ -93,6 +97,9 @@ def test_ragged_batches_equal_the_lean_forwards(
         spread = wanted.float().max(-1).values - wanted.float().min(-1).values
         error = (got.float() - wanted.float()).abs().max(-1).values / spread
         assert float(error.max()) < 0.04, lengths
+        for tap in TAPS:
+            lean, fused = (taps.of([tap]).float() for taps in both.taps)
+            assert float((fused - lean).norm() / lean.norm()) < 0.02, f"{lengths}, hidden state {tap}"
 
 
 @pytest.mark.parametrize("block_size", [16, 4])

@@ -35,7 +35,7 @@ def tapped(model: LoadedModel, layers: list[int]) -> tuple[Taps, KVMemory]:
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2"])
 def test_taps_are_transformers_hidden_states(tmp_path, model_type: str) -> None:
-    """The lean forward and transformers' own, from the embeddings to the last layer, which is taken before its norm."""
+    """The lean forward and transformers' own, from the embeddings to the last layer, before its norm and behind it."""
     folder = make_model_dir(tmp_path, model_type)
     model = load(folder, torch.float32, CPU, lambda _: None)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -46,10 +46,13 @@ def test_taps_are_transformers_hidden_states(tmp_path, model_type: str) -> None:
     )
     with torch.inference_mode():
         states = plain(torch.tensor([TOKENS]), output_hidden_states=True).hidden_states
-    taps, memory = tapped(model, list(range(n + 1)))
+    taps, memory = tapped(model, list(range(n + 2)))
     for layer in range(n):
         torch.testing.assert_close(taps.of([layer]), states[layer][0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(taps.of([n]), last[0].view_as(taps.of([n])), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        taps.of([n + 1]), states[n][0], atol=1e-5, rtol=1e-5
+    )  # transformers norms its last
     slots = len(TOKENS)
     torch.testing.assert_close(memory.features["a"][:slots], states[0][0][:, :2], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(memory.features["b"][:slots], taps.of([n])[:, :1])
+    torch.testing.assert_close(memory.features["b"][:slots], taps.of([n + 1])[:, :1])
