@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from engine.attention.paged import AttentionContext
 from engine.attention.sourced import SourcedAttention
 from engine.kv.memory import LayerShape
+from engine.model.ends import Ends
 from engine.model.taps import Taps
 
 # What models of this kind were trained on, prompt and text each, where a config does not say.
@@ -66,6 +67,13 @@ class T5Forward:
             attention.rows, logit_rows
         )  # each wanted row's place among the decoder's
         return self._model.lm_head(hidden[decoded] * self._scale)  # type: ignore[no-any-return]
+
+    @property
+    def ends(self) -> Ends:
+        """See Forward. Of the decoder."""
+        return Ends(
+            self._model.decoder.embed_tokens.weight, lambda hidden: self._model.lm_head(hidden * self._scale)
+        )
 
     def without_layers(self, skip: tuple[int, ...]) -> "T5Forward":
         """See Forward. Of the decoder: drafts share the encoder's work."""
