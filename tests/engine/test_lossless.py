@@ -76,7 +76,7 @@ def test_greedy_text_in_a_mixed_batch_equals_transformers(
     assert outputs["short"].report.k_histogram.keys() == {0}
 
 
-@pytest.mark.parametrize("kind", ["layer-skip"])
+@pytest.mark.parametrize("kind", ["suffix", "layer-skip"])
 def test_a_text_under_grown_trees_is_that_of_plain_decoding(make_engine: MakeEngine, kind: str) -> None:
     """Greedy and seeded, alone and together: trees are certain drafts, so even a seed's text stays as it is."""
     asked = [
