@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from engine.api import DraftSettings
@@ -27,7 +28,9 @@ from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.chains import draw_chains
 from engine.draft.features import Reads
 from engine.draft.follower import Follower
+from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest, tree_span
 from engine.heads.eagle import Said
+from engine.heads.fused import FusedHead
 from engine.heads.load import LoadedHead, load_eagle
 from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel
@@ -37,12 +40,11 @@ from engine.transfer import send
 from policies.base import Option
 
 NAME: Final = "eagle"
-_LEVELS: Final = 8
+_OPTIONS: Final = tuple(Option(NAME, 8, width=width) for width in (1, 2, 4))
 _CATCH_UP: Final = 2048  # rows of a text that are computed in one round, at most: others wait for it
 # Stands for tokens that the head does not know: never drawn while it knows one that may follow, and a number still
 # where a grammar allows none that it knows.
 _UNKNOWN: Final = -1e4
-Draw = Callable[[Sequence[Ask]], list[Draft]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def load_part(settings: DraftSettings, target: LoadedModel, say: Callable[[str],
 
 
 class EagleProposer:
-    """Chains from a head."""
+    """Chains and trees from a head."""
 
     name = NAME
 
@@ -94,50 +96,46 @@ class EagleProposer:
         )
         self._runner = Runner(self._memory, head.kernels)
         self._follower = Follower(memory.block_size)
-        self._options = (Option(NAME, _LEVELS),)
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """See Proposer. Nothing for a text of one token, of which nothing is understood yet."""
-        return self._options if len(sequence.tokens) > 1 else ()
+        return _OPTIONS if len(sequence.tokens) > 1 else ()
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
         drafts = [NO_DRAFT] * len(asks)
-        for draw, mine in self._share_out(asks):
-            for i, draft in zip(mine, draw([asks[i] for i in mine]), strict=True):
-                drafts[i] = draft
+        missed = [len(ask.sequence.tokens) - self._start(ask.sequence) for ask in asks]
+        late = [i for i, rows in enumerate(missed) if rows > _CATCH_UP]
+        if late:
+            self._read_on([asks[i] for i in late])
+        ready = [i for i in range(len(asks)) if i not in late]
+        mine = [asks[i] for i in ready]
+        found = by_shape(
+            mine,
+            lambda chains: self._chains([mine[i] for i in chains]),
+            lambda trees: self._trees([mine[i] for i in trees]),
+        )
+        for i, draft in zip(ready, found, strict=True):
+            drafts[i] = draft
         return drafts
 
     def forget(self, request: str) -> None:
         """See Proposer."""
         self._follower.forget(request)
 
-    def _share_out(self, asks: Sequence[Ask]) -> list[tuple[Draw, list[int]]]:
-        """Which asks go which way, by place."""
-        late = [
-            i
-            for i, ask in enumerate(asks)
-            if len(ask.sequence.tokens) - self._start(ask.sequence) > _CATCH_UP
-        ]
-        ready = [i for i in range(len(asks)) if i not in late]
-        fast = self._head.fused is not None and all(_is_plain(asks[i].sequence) for i in ready)
-        ways = ((self._read_on, late), (self._likeliest_chains if fast else self._chains, ready))
-        return [(draw, mine) for draw, mine in ways if mine]
+    def _read_on(self, asks: Sequence[Ask]) -> None:
+        """A part of what is missed of these texts."""
+        self._read(asks, [self._start(ask.sequence) + _CATCH_UP for ask in asks])
 
-    def _read_on(self, asks: Sequence[Ask]) -> list[Draft]:
-        """A part of what is missed of these texts; no drafts."""
-        ends = [self._start(ask.sequence) + _CATCH_UP for ask in asks]
-        self._read(asks, ends)
-        return [NO_DRAFT] * len(asks)
-
-    def _likeliest_chains(self, asks: Sequence[Ask]) -> list[Draft]:
+    def _likeliest_chains(self, head: FusedHead, asks: Sequence[Ask]) -> list[Draft]:
         """For texts that are greedy and that nothing edits: all levels in one call."""
-        assert self._head.fused is not None
         with self._reading(asks, [len(ask.sequence.tokens) for ask in asks]) as (batch, hidden):
-            chains = self._head.fused.chains(batch, hidden, self._memory, [ask.levels for ask in asks])
+            chains = head.chains(batch, hidden, self._memory, [ask.levels for ask in asks])
         return [Draft(chain) for chain in chains]
 
     def _chains(self, asks: Sequence[Ask]) -> list[Draft]:
+        if self._head.fused is not None and all(_is_plain(ask.sequence) for ask in asks):
+            return self._likeliest_chains(self._head.fused, asks)
         hidden = self._features.new_empty(len(asks), self._head.width)
 
         def logits_of(active: Sequence[int], drafted: Sequence[list[int]]) -> Tensor:
@@ -150,6 +148,23 @@ class EagleProposer:
             return self._spread(said.logits)
 
         return draw_chains(asks, logits_of)
+
+    def _trees(self, asks: Sequence[Ask]) -> list[Draft]:
+        outputs: list[Tensor] = []  # of each ask: what its rows handed on so far, [rows, H]
+
+        def likeliest_of(active: Sequence[int], trees: Sequence[Grown], most: int) -> Likeliest:
+            mine = [asks[i] for i in active]
+            if trees[0].tokens:
+                said = self._grow(mine, trees, [outputs[i] for i in active])
+                parts = torch.split(said.hidden, [tree.frontier for tree in trees])
+                for i, part in zip(active, parts, strict=True):
+                    outputs[i] = torch.cat([outputs[i], part])
+            else:
+                said = self._read(mine, [len(ask.sequence.tokens) for ask in mine])
+                outputs.extend(torch.split(said.hidden, 1))
+            return likeliest(mine, trees, self._spread(said.logits), most)
+
+        return grow_trees(asks, likeliest_of)
 
     def _start(self, sequence: Seq) -> int:
         """The first place whose row the head has not computed for this text."""
@@ -181,6 +196,15 @@ class EagleProposer:
             for ask, tokens in zip(asks, drafted, strict=True)
         ]
         return self._run(self._runner.pack(spans), hidden)
+
+    def _grow(self, asks: Sequence[Ask], trees: Sequence[Grown], outputs: Sequence[Tensor]) -> Said:
+        """A level further in each tree, whose nodes so far are computed again: a row needs its ancestors' keys."""
+        spans, hidden = [], list[Tensor]()
+        for ask, tree, handed_on in zip(asks, trees, outputs, strict=True):
+            spans.append(tree_span(ask.sequence, tree))
+            before = ask.sequence.table.slot(len(ask.sequence.tokens) - 2)
+            hidden += [self._features[before][None], handed_on[[parent + 1 for parent in tree.parents]]]
+        return self._run(self._runner.pack(spans), torch.cat(hidden))
 
     def _run(self, batch: RaggedBatch, hidden: Tensor) -> Said:
         attention = self._runner.attention(batch)

@@ -1,5 +1,7 @@
 """An EAGLE head on a whole text at once, written as the papers and their code have it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
@@ -44,14 +46,20 @@ def attend(shape: EagleShape, w: dict[str, Tensor], x: Tensor) -> Tensor:
     return out.transpose(1, 2).reshape(len(x), -1) @ w["layer.self_attn.o_proj.weight"].t()
 
 
-def likeliest_chain(
-    files: EagleFiles, tokens: list[int], features: Tensor, embedding: Tensor, levels: int
-) -> list[int]:
-    """What an EAGLE-3 head drafts behind a text. features: [len(tokens) - 1, H], of all tokens but the last."""
+def logits_after(
+    files: EagleFiles, tokens: list[int], features: Tensor, embedding: Tensor, way: Sequence[int]
+) -> Tensor:
+    """What an EAGLE-3 head with a vocabulary of its own says after a text and drafted tokens behind it: [V].
+
+    features: [len(tokens) - 1, H], of all the text's tokens but the last.
+    """
+    assert files.targets is not None
     text, hidden = list(tokens), features
-    for _ in range(levels):
-        handed_on, logits = dense(files, torch.tensor(text[1:]), hidden, embedding)
-        said = int(logits[-1].argmax())
-        text.append(said if files.targets is None else int(files.targets[said]))
+    handed_on, logits = dense(files, torch.tensor(text[1:]), hidden, embedding)
+    for token in way:
+        text.append(token)
         hidden = torch.cat([hidden, handed_on[-1:]])
-    return text[len(tokens) :]
+        handed_on, logits = dense(files, torch.tensor(text[1:]), hidden, embedding)
+    spread = torch.full((len(embedding),), -torch.inf)
+    spread[files.targets] = logits[-1]
+    return spread

@@ -12,11 +12,13 @@ from transformers import AutoModelForCausalLM
 
 from engine.core import Engine
 from engine.draft.base import Ask, Draft
+from engine.draft.tree import Grown, Likeliest, grow_trees, of_logits
 from engine.heads.formats import Fit, read_eagle
 from engine.model.loader import LoadedModel, load
 from policies.settings import PolicySettings
 from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
-from tests.engine.dense_head import likeliest_chain
+from tests.engine.dense_head import logits_after
+from tests.engine.orchard import with_shape
 from tests.tiny import VOCABULARY, make_model_dir
 from tests.tiny_heads import HIDDEN, LAYERS, make_eagle_dir, make_knowing_head
 
@@ -32,7 +34,7 @@ class Watch:
     """Notes what a proposer was asked and what it answered."""
 
     def __init__(self, engine: Engine) -> None:
-        self.seen: list[tuple[list[int], int, list[int]]] = []
+        self.seen: list[tuple[list[int], Ask, Draft]] = []
         proposer = engine._roster.proposers[0]
         self._propose = proposer.propose
         proposer.propose = self.propose
@@ -40,8 +42,7 @@ class Watch:
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafts = self._propose(asks)
         self.seen += [
-            (list(ask.sequence.tokens), ask.levels, draft.tokens)
-            for ask, draft in zip(asks, drafts, strict=True)
+            (list(ask.sequence.tokens), ask, draft) for ask, draft in zip(asks, drafts, strict=True)
         ]
         return drafts
 
@@ -53,9 +54,24 @@ class Oracle:
         self._files = read_eagle(head, Fit(HIDDEN, VOCABULARY, LAYERS))
         self._model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
 
-    def draft(self, text: list[int], levels: int) -> list[int]:
+    def chain(self, text: list[int], levels: int) -> list[int]:
+        features, way = self._features(text[:-1]), list[int]()
+        for _ in range(levels):
+            way.append(int(self._say(text, features, way).argmax()))
+        return way
+
+    def tree(self, text: list[int], ask: Ask) -> Draft:
+        features = self._features(text[:-1])
+
+        def likeliest_of(_: Sequence[int], trees: Sequence[Grown], most: int) -> Likeliest:
+            logits = torch.stack([self._say(text, features, way) for way in trees[0].ways()])
+            return of_logits(logits, [ask.sequence.sampling] * len(logits), most)
+
+        return grow_trees([ask], likeliest_of)[0]
+
+    def _say(self, text: list[int], features: Tensor, way: Sequence[int]) -> Tensor:
         embedding = self._model.get_input_embeddings().weight
-        return likeliest_chain(self._files, text, self._features(text[:-1]), embedding, levels)
+        return logits_after(self._files, text, features, embedding, way)
 
     def _features(self, text: list[int]) -> Tensor:
         states = self._model(torch.tensor([text]), output_hidden_states=True).hidden_states
@@ -87,8 +103,24 @@ def test_drafts_are_those_of_the_head_reading_the_text_anew(
     assert preempted, "nothing was preempted: the pool is too large for this test"
     oracle = Oracle(tiny_dir, head)
     assert len(watch.seen) > 100
-    for text, levels, drafted in watch.seen:
-        assert drafted == oracle.draft(text, levels), f"{len(text)} tokens"
+    for text, ask, draft in watch.seen[::2]:
+        assert draft.tokens == oracle.chain(text, ask.levels), f"{len(text)} tokens"
+
+
+@torch.inference_mode()
+def test_trees_are_those_of_the_head_reading_the_text_anew(
+    make_engine: MakeEngine, tiny_dir: Path, tmp_path: Path
+) -> None:
+    """Nodes hang where the head is surest, read with the keys of their own ancestors."""
+    head = make_eagle_dir(tmp_path, scale=4.0, eagle_aux_hidden_state_layer_ids=TAPS)
+    engine = with_shape(make_engine("eagle", head=head), levels=3, nodes=9)
+    watch = Watch(engine)
+    generate(engine, request("a", tokens(9), max_tokens=12), request("b", tokens(5), max_tokens=12))
+    oracle = Oracle(tiny_dir, head)
+    assert any(draft.parents for _, _, draft in watch.seen)
+    for text, ask, draft in watch.seen:
+        wanted = oracle.tree(text, ask)
+        assert (draft.tokens, draft.parents) == (wanted.tokens, wanted.parents), f"{len(text)} tokens"
 
 
 @pytest.fixture(scope="module")
