@@ -261,6 +261,8 @@ class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The policy chooses among these, by request and by round."""
     model_path: str = ""
     """Kind "model": a local Hugging Face directory."""
+    vocabulary: Literal["same", "mapped"] = "same"
+    """Kind "model": whether its tokenizer must be the target's, or may share tokens with it."""
     head_path: str = ""
     """Kinds "eagle" and "medusa": a local directory with a head."""
     ngram_min: int = 2

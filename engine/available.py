@@ -18,6 +18,17 @@ def mib(size: int) -> str:
     return f"{-(-size >> 20)} MiB" if size else "0 MiB"
 
 
+def weights_shortage(model: Path, available: int) -> str | None:
+    """Why a model directory cannot even be loaded, or None."""
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    if weights <= available:
+        return None
+    return (
+        f"the weights in {model} are {mib(weights)} and {mib(available)} of memory are available: "
+        "take a smaller model"
+    )
+
+
 def _host_bytes(meminfo: Path) -> int:
     lines = meminfo.read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))

@@ -5,7 +5,6 @@ handed out when it is first written.
 """
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 from engine.api import Launch
@@ -13,9 +12,9 @@ from engine.available import mib
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 
-# Bytes for each of a verify row's logits beside the logits and their edited copy: the law, the same sorted, and its
-# sums in float32, and the sums that a token is drawn by in float64.
-_LAW_BYTES: Final = 3 * 4 + 8
+# Bytes for each of a verify row's logits beside the logits and their edited copy: the draft's law, the row's own, the
+# same sorted, and its sums in float32, and the sums that a token is drawn by in float64.
+_LAW_BYTES: Final = 4 * 4 + 8
 _SCORES: Final = 3  # of an encoder: the bias of each position, the scores with it, and their softmax
 
 
@@ -105,14 +104,3 @@ def require(shortage: str | None) -> None:
     """Raises CannotServeError with what is short, if anything is."""
     if shortage is not None:
         raise CannotServeError(shortage)
-
-
-def weights_shortage(model: Path, available: int) -> str | None:
-    """Why a model directory cannot even be loaded, or None."""
-    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
-    if weights <= available:
-        return None
-    return (
-        f"the weights in {model} are {mib(weights)} and {mib(available)} of memory are available: "
-        "take a smaller model"
-    )

@@ -20,9 +20,9 @@ from engine.api import (
     StepReport,
     Verification,
 )
-from engine.available import available_bytes, mib
+from engine.available import available_bytes, mib, weights_shortage
 from engine.batch import RaggedBatch, Span
-from engine.budget import CannotServeError, budget, kv_blocks, require, weights_shortage
+from engine.budget import CannotServeError, budget, kv_blocks, require
 from engine.commit import Ending, moves, settle
 from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.constrained import settled_draft

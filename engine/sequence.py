@@ -9,7 +9,7 @@ from msgspec import structs
 from engine.api import Request, RequestReport, SamplingParams, TokenLogprob
 from engine.grammar.state import GrammarState
 from engine.kv.pool import BlockPool
-from engine.kv.prefix import Chain
+from engine.kv.prefix import Chain, extended
 from engine.kv.table import BlockTable
 from engine.sampling.edits import Edits
 from engine.sampling.rng import text_seed
@@ -49,7 +49,8 @@ class Sequence:
         self.tokens = [*request.prompt, *start]
         self._given = len(self.tokens)
         self.table = BlockTable(pool, source=len(request.prompt) if start else 0)
-        self.chain = Chain(root, pool.block_size)
+        # what an encoder makes of a part of the prompt depends on the whole
+        self.chain = Chain(extended(root, request.prompt) if start else root, pool.block_size)
         self.stream = stream  # only with stop strings: they are found in text, not in tokens
         self.cached_tokens: int | None = None  # of the prompt, once admitted
         self.tally = Tally()

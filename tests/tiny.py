@@ -1,5 +1,6 @@
 """Tiny models with random weights and a byte-level tokenizer: real directories, loaded in a second."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ def make_tokenizer() -> Tokenizer:
         ["the daemon drafts and the target decides " * 4, "def add(a, b):\n    return a + b\n"], trainer
     )
     return tokenizer
+
+
+def make_noisy_dir(source: Path, path: Path, *, noise: float, seed: int = 1) -> Path:
+    """A model like the one in `source`, each weight off by about this share of its tensor's spread."""
+    shutil.copytree(source, path, dirs_exist_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * parameter.std() * noise)
+    model.save_pretrained(path)
+    return path
 
 
 def make_model_dir(

@@ -10,6 +10,7 @@ from engine.draft.base import Proposer
 from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
+from engine.draft.model_part import load_model
 from engine.draft.ngram import NgramProposer
 from engine.draft.roster import Roster
 from engine.draft.suffix import SuffixProposer
@@ -72,7 +73,7 @@ class Bench:
 # Those that need nothing of a target but its text, its tokenizer or its layers.
 _FOR_ENCODER_DECODERS: Final = {"none", "ngram", "suffix", "layer-skip", "model"}
 LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
-_PARTS: Final[Mapping[DraftKind, LoadPart]] = {"eagle": eagle.load_part}
+_PARTS: Final[Mapping[DraftKind, LoadPart]] = {"eagle": eagle.load_part, "model": load_model}
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
     "ngram": lambda bench: NgramProposer(bench.settings),
     "suffix": lambda bench: SuffixProposer(bench.settings),

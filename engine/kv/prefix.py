@@ -19,11 +19,17 @@ def root(model: str, adapter: str = "") -> bytes:
     return _digest(b"", f"{model}\0{adapter}".encode())
 
 
+def extended(before: bytes, tokens: Sequence[int]) -> bytes:
+    """The digest of a prefix that goes on with a block of these tokens."""
+    return _digest(before, array("q", tokens).tobytes())
+
+
 class Chain:
     """The digests of one text's leading blocks, each made once, when its block is full."""
 
     def __init__(self, start: bytes, block_size: int) -> None:
-        self._start = start
+        """start: the root."""
+        self.start = start
         self._size = block_size
         self._digests: list[bytes] = []
 
@@ -31,8 +37,8 @@ class Chain:
         """Digests of the first `blocks` blocks of the text. Only its end may have grown since the last call."""
         while len(self._digests) < blocks:
             at = len(self._digests) * self._size
-            before = self._digests[-1] if self._digests else self._start
-            self._digests.append(_digest(before, array("q", tokens[at : at + self._size]).tobytes()))
+            before = self._digests[-1] if self._digests else self.start
+            self._digests.append(extended(before, tokens[at : at + self._size]))
         return self._digests[:blocks]
 
 

@@ -36,7 +36,6 @@ class BlockTable:
         self.blocks: list[int] = []
         self.committed = 0
         self.written = 0
-        self.tenure = 0  # so many times it gave all its blocks away
         self._published = 0  # leading blocks that others may find
 
     @property
@@ -100,7 +99,6 @@ class BlockTable:
         self._pool.give_back(self.blocks)
         self.blocks = []
         self.committed = self.written = self._published = 0
-        self.tenure += 1
 
     def slot(self, position: int) -> int:
         """Index of a position in the pool's slots."""

@@ -59,6 +59,9 @@ class LoadedModel:
     weight_bytes: int
     row_width: int
     """Activations that one row has in flight at a time, at most: numbers, not bytes."""
+    path: Path
+    cache: Path | None
+    """See `load`."""
     start: tuple[int, ...] = ()
     """What a text begins with whose prompt is read by an encoder; empty for decoder-only models."""
     encoder_heads: int = 0
@@ -124,6 +127,8 @@ def load(
         end_tokens=_end_tokens(model),
         weight_bytes=_held(forward, weight_bytes),
         row_width=_row_width(text),
+        path=path,
+        cache=cache,
     )
 
 
@@ -272,6 +277,8 @@ def _load_encoder_decoder(  # noqa: PLR0917
         end_tokens=_end_tokens(model),
         weight_bytes=weight_bytes,
         row_width=row_width(config),
+        path=path,
+        cache=None,
         start=(start_token(model),),
         encoder_heads=config.num_heads,
     )

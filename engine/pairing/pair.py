@@ -12,11 +12,14 @@ from engine.pairing.tokenizers import PairingError, difference, read_tokenizer
 def misfit(target: Path, draft: Path, *, mapped: bool) -> str | None:
     """Why this draft model cannot draft for this target, or None. mapped: another tokenizer will do."""
     try:
-        if mapped:
-            return shared_tokens(target, draft).shortage
-        found = difference(read_tokenizer(target), read_tokenizer(draft))
+        return shared_tokens(target, draft).shortage if mapped else other_tokenizer(target, draft)
     except PairingError as error:
         return str(error)
+
+
+def other_tokenizer(target: Path, draft: Path) -> str | None:
+    """In what the draft's tokenizer is not the target's, or None. Raises PairingError."""
+    found = difference(read_tokenizer(target), read_tokenizer(draft))
     if found is None:
         return None
     return (

@@ -50,6 +50,10 @@ class SharedTokens:
             f"at least {LEAST_SHARE:.0%} are wanted: take a draft whose tokenizer is closer to the target's"
         )
 
+    def named(self, token: int, *, otherwise: int) -> int:
+        """The draft's token of the same bytes as this one of the target's."""
+        return self._names.get(token, otherwise)
+
     def reading(self, tokens: Sequence[int]) -> list[int]:
         """The draft's tokens of the same bytes. What it cannot spell at all it does not see."""
         return [piece for token in tokens for piece in self._read(token)]

@@ -14,7 +14,7 @@ from specd.http.guard import Keys, exposed
 from specd.models.architecture import quantization_reason
 from specd.models.cache import hashes
 from specd.models.gguf import gguf_file
-from specd.models.pair import misfit
+from specd.models.pair import misfit, mismatch
 from specd.models.resolve import resolve_target, still_to_convert
 
 P = ParamSpec("P")
@@ -91,6 +91,10 @@ def _model_faults(config: Config) -> Iterator[str]:
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())
         return
-    fault = misfit(config.model.draft, path, hashes())
-    if fault is not None:
-        yield fault
+    draft = config.model.draft
+    try:
+        faults = [misfit(draft, path, hashes()), mismatch(draft, path)]
+    except ModelError as error:
+        yield str(error)
+        return
+    yield from (fault for fault in faults if fault is not None)

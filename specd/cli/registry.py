@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "status": Command("one look at a running daemon", "specd.cli.status"),
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
+    "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
 }
@@ -44,7 +45,6 @@ NOT_BUILT: Final = {
     "set": "edit the config file and run `specd reload --wait` instead",
     "top": "run `specd status` instead",
     "target": "change [model.target] and restart specd instead",
-    "draft": "specd drafts by prompt lookup or layer skip, see [model.draft]",
     "alerts": "see specd_alerts in /metrics of the admin listener",
     "calibrate": "set policy.draft_cost, policy.row_cost and [policy.load] by hand, after `specd bench`",
     "simulate": "run `specd plan` for the formulas",

@@ -126,6 +126,10 @@ class DraftSection(Section):
         "where the package holds a head for the target",
     )
     model: str = restart("", 'kind "model": a smaller model, named as model.target.path is')
+    vocabulary: Literal["same", "mapped"] = restart(
+        "same",
+        "kind model: its tokenizer is the target's, or another one: then it drafts with the tokens that both have",
+    )
     head: str = restart(
         "", "kinds eagle and medusa: a directory with a head; empty takes the package's for the target"
     )
@@ -169,6 +173,8 @@ class DraftSection(Section):
             raise ValueError(f"kind names {list(self.kinds)}: name at least one, and each once")
         if "none" in self.kinds and len(self.kinds) > 1:
             raise ValueError('kind "none" stands alone: leave it out, or the others')
+        if "model" in self.kinds and not self.model:
+            raise ValueError('kind "model" needs a smaller model to draft with: name it with model = "…"')
         return self
 
     @property

@@ -77,6 +77,11 @@ def _weight_faults(path: Path) -> list[str]:
 
 def tensor_names(file: Path) -> set[str]:
     """The tensors of a safetensors file whose length is right. Raises `ModelError`."""
+    return set(tensor_shapes(file))
+
+
+def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """The same with their shapes. Raises `ModelError`."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -92,12 +97,13 @@ def tensor_names(file: Path) -> set[str]:
     expected = start + max((entry.data_offsets[1] for entry in header.values()), default=0)
     if size != expected:
         raise ModelError(f"{file}: half-written, {size} of {expected} bytes; copy it again")
-    return set(header)
+    return {name: entry.shape for name, entry in header.items()}
 
 
 class _Tensor(msgspec.Struct):
     """An entry of a safetensors header."""
 
+    shape: tuple[int, ...]
     data_offsets: tuple[int, int]
 
 

@@ -14,8 +14,7 @@ from specd.errors import ModelError
 from specd.models.cache import HashCache
 from specd.models.directory import read_config
 from specd.models.identity import fingerprint
-from specd.models.pair import misfit
-from specd.models.resolve import resolve_target
+from specd.models.pair import draft_model, misfit
 
 _HEADS: Final = frozenset({"eagle", "medusa"})
 _REVISION_DIGITS: Final = 12
@@ -41,6 +40,7 @@ class Drafts:
         return DraftSettings(
             kinds=self.kinds,
             model_path=str(self.model or ""),
+            vocabulary=draft.vocabulary,
             head_path=str(self.head or ""),
             ngram_min=draft.ngram_min,
             ngram_max=draft.ngram_max,
@@ -64,7 +64,7 @@ class Drafts:
                 layers = "middle" if draft.skipped is None else runs(sorted(set(draft.skipped)))
                 return f"layer-skip-{layers}"
             case "model":
-                return f"model-{self.model_revision}"
+                return f"model-{self.model_revision}{'-mapped' * (draft.vocabulary == 'mapped')}"
             case "eagle" | "medusa":
                 return f"{kind}-{self.head_revision}"
             case _:
@@ -80,7 +80,7 @@ def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
     if draft.kind == "auto":
         kinds = ("ngram",) if shipped is None else ("ngram", "eagle")
     head = _head(draft, kinds, shipped)
-    model = resolve_target(draft.model) if "model" in kinds else None
+    model = draft_model(draft)
     return Drafts(
         kinds=kinds,
         model=model,

@@ -10,11 +10,13 @@ from msgspec import structs
 
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
+from engine.draft.model_part import ModelPart
+from engine.draft.registry import Parts
 from engine.kernels.native import NativeOps, build
 from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
-from tests.tiny import make_model_dir, make_tokenizer
+from tests.tiny import make_model_dir, make_noisy_dir, make_tokenizer
 from tests.tiny_heads import make_eagle_dir
 
 UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024, dwell_steps=0)
@@ -55,8 +57,19 @@ def tiny_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_eagle_dir(tmp_path_factory.mktemp("head"), scale=4.0)
 
 
+@pytest.fixture(scope="session")
+def near_dir(tmp_path_factory: pytest.TempPathFactory, tiny_dir: Path) -> Path:
+    """The tiny model with some noise on its weights: a draft that is right more often than not."""
+    return make_noisy_dir(tiny_dir, tmp_path_factory.mktemp("near"), noise=0.06)
+
+
+@pytest.fixture(scope="session")
+def near_draft(near_dir: Path) -> LoadedModel:
+    return load(near_dir, torch.float32, torch.device("cpu"), lambda _: None)
+
+
 @pytest.fixture
-def make_engine(tiny: LoadedModel, tiny_head: Path) -> Iterator[MakeEngine]:
+def make_engine(tiny: LoadedModel, near_draft: LoadedModel, tiny_head: Path) -> Iterator[MakeEngine]:
     """Engines over the tiny model; at the end none may hold a block."""
     made: list[Engine] = []
 
@@ -67,13 +80,17 @@ def make_engine(tiny: LoadedModel, tiny_head: Path) -> Iterator[MakeEngine]:
         skip: tuple[int, ...] | None = None,
         head: Path = tiny_head,
         model: LoadedModel = tiny,
+        drafts: LoadedModel | None = None,  # for kind "model"; None takes one that is near the target
+        part: ModelPart | None = None,  # the same, as it was loaded
         **launch: int,  # prefix_cache included
     ) -> Engine:
         draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip, head_path=str(head))
         policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
         settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}
+        part = part or ModelPart(model, drafts or near_draft)
+        parts = Parts({"model": part}) if kind == "model" else None
         engine = Engine(
-            Launch(model_path="", draft=draft, policy=policy, **settings), model, make_tokenizer()
+            Launch(model_path="", draft=draft, policy=policy, **settings), model, make_tokenizer(), parts
         )
         made.append(engine)
         return engine

@@ -8,8 +8,8 @@ import torch
 from msgspec import structs
 
 from engine.api import Launch
-from engine.available import available_bytes
-from engine.budget import Budget, CannotServeError, budget, weights_shortage
+from engine.available import available_bytes, weights_shortage
+from engine.budget import Budget, CannotServeError, budget
 from engine.core import Engine
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel

@@ -15,7 +15,7 @@ from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
 from tests.engine.orchard import with_shape
 from tests.tiny import VOCABULARY
 
-KINDS = ["ngram", "suffix", "layer-skip", "eagle"]
+KINDS = ["ngram", "suffix", "layer-skip", "model", "eagle"]
 RNG = np.random.default_rng(0)
 COPY = [int(t) for t in np.tile(RNG.integers(3, VOCABULARY, size=6), 4)]
 PROMPTS = {

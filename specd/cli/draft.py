@@ -1,0 +1,25 @@
+"""`specd draft`: drafts that are more than a lookup."""
+
+from specd.cli.draft_files import add_check, add_list
+from specd.cli.parser import Arguments, Parser, describe
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the subcommands."""
+    describe(
+        parser,
+        "Draft models and heads: what there is, and what fits the target. [model.draft] names who drafts.",
+        """
+        specd draft list                            what the package holds and the config names
+        specd draft check ./head                    what is it?
+        specd draft check ./small --target demo     can it draft for the demo model?""",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    add_list(actions)
+    add_check(actions)
+
+
+def run(args: Arguments) -> int:
+    """Do what was asked."""
+    args.action(args)
+    return 0
