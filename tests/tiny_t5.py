@@ -30,9 +30,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_t5_dir(path: Path, kind: str = "t5", *, seed: int = 0, **changes: Any) -> Path:
+def make_t5_dir(path: Path, kind: str = "t5", *, seed: int = 0, noise: float = 0.0, **changes: Any) -> Path:
     """Write config, random weights and tokenizer. A head of its own, where the kind has one, differs from the table of
-    embeddings. No chat template: such models have none.
+    embeddings. No chat template: such models have none. noise: by which each weight is off, as a share of its tensor's
+    spread.
     """
     torch.manual_seed(seed)
     values = _COMMON | KINDS[kind] | changes
@@ -47,6 +48,8 @@ def make_t5_dir(path: Path, kind: str = "t5", *, seed: int = 0, **changes: Any) 
                 parameter.mul_(0.05)  # or a text would repeat its last token, whatever the layers say
             elif "Attention." in name:
                 parameter.mul_(3.0)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * parameter.std() * noise)
     model.save_pretrained(path)
     make_tokenizer().save(str(path / "tokenizer.json"))
     return path

@@ -52,7 +52,7 @@ class ModelProposer:
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """See Proposer. As far as the draft's own context reaches."""
-        room = self._draft.max_context - self._reader.length(sequence)
+        room = self._draft.reach - self._reader.length(sequence)
         if room <= 0:
             return ()
         return tuple(Option(self.name, min(room, MOST_NODES), width=width) for width in _WIDTHS)

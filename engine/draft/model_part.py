@@ -19,7 +19,7 @@ from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.model.support import UnsupportedModelError
-from engine.pairing.pair import other_tokenizer, shared_tokens
+from engine.pairing.pair import other_tokenizer, shared_tokens, unlike
 from engine.pairing.shared import SharedTokens
 from engine.pairing.tokenizers import PairingError
 
@@ -83,10 +83,9 @@ def load_model(settings: DraftSettings, target: LoadedModel, say: Callable[[str]
     if shortage is not None:
         raise DraftSettingsError(f"model.draft.model: {shortage}")
     draft = _loaded(path, target, lambda line: say(f"draft model: {line}"))
-    _require_same_build(target, draft, mapped=shared is not None)
     if shared is not None:
         say(f"draft model: {len(shared.targets)} of its tokens are the target's, and it drafts with these")
-    if draft.max_context < target.max_context:
+    if draft.reach < target.max_context:
         say(
             f"draft model: its context is {draft.max_context} tokens and the target's is {target.max_context}: "
             "what is longer is not drafted for by it"
@@ -96,6 +95,9 @@ def load_model(settings: DraftSettings, target: LoadedModel, say: Callable[[str]
 
 def _compared(target: LoadedModel, path: Path, *, mapped: bool) -> SharedTokens | None:
     """What their tokenizers share, where they need not be the same."""
+    reason = unlike(target.path, path, mapped=mapped)
+    if reason is not None:
+        raise DraftSettingsError(f"model.draft.model: {reason}")
     try:
         shared = shared_tokens(target.path, path) if mapped else None
         reason = other_tokenizer(target.path, path) if shared is None else shared.shortage
@@ -104,19 +106,6 @@ def _compared(target: LoadedModel, path: Path, *, mapped: bool) -> SharedTokens 
     if reason is not None:
         raise DraftSettingsError(f"model.draft.model: {reason}")
     return shared
-
-
-def _require_same_build(target: LoadedModel, draft: LoadedModel, *, mapped: bool) -> None:
-    """A text either goes on from its prompt or is written to it, for both."""
-    if target.start != draft.start:
-        raise DraftSettingsError(
-            f"model.draft.model: texts of {target.model_type} begin with {list(target.start) or 'their prompt'} and "
-            f"texts of {draft.model_type} with {list(draft.start) or 'their prompt'}: take a draft of its family"
-        )
-    if target.start and mapped:
-        raise DraftSettingsError(
-            'model.draft.vocabulary: "mapped" is for decoder-only models; take a draft with the target\'s tokenizer'
-        )
 
 
 def _loaded(path: Path, target: LoadedModel, say: Callable[[str], None]) -> LoadedModel:

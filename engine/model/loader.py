@@ -1,5 +1,6 @@
 """From a Hugging Face directory to a checked model, ready to run."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,14 +73,17 @@ class LoadedModel:
         """KV bytes of one position over all layers."""
         return sum(shape.bytes_per_position(self.dtype) for shape in self.shapes.values())
 
+    @property
+    def reach(self) -> int:
+        """Tokens that it can read at most."""
+        return sys.maxsize if self.encoder_heads else self.max_context
+
     def context(self, asked: int) -> int:
         """Tokens of prompt and text together; asked: what the operator wants, 0 for whatever suits the model.
 
         An encoder-decoder model has positions without end, and `max_context` is what it was trained for.
         """
-        if asked and self.encoder_heads:
-            return asked
-        return min(asked or self.max_context, self.max_context)
+        return min(asked or self.max_context, self.reach)
 
 
 def load(

@@ -13,11 +13,13 @@ from engine.api import DraftSettings, Launch
 from engine.attention.sourced import SourcedKernels
 from engine.batch import Span
 from engine.budget import budget
-from engine.draft.registry import DraftSettingsError, Parts, load_parts
+from engine.draft.errors import DraftSettingsError
+from engine.draft.model_part import ModelPart, load_model
+from engine.draft.registry import Parts, load_parts
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
-from engine.model.loader import load
+from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.model.support import UnsupportedModelError
 from engine.model.t5 import T5Forward
@@ -37,12 +39,17 @@ def words(count: int) -> list[int]:
 PROMPTS = {"copy": words(6) * 4, "short": [7], "random": words(37), "block": words(16)}
 
 
+def silent(_: str) -> None:
+    """Says nothing."""
+
+
 class Family:
-    """A kind's directory, the model as the engine runs it, and as transformers does."""
+    """A kind's directory, the model as the engine runs it and as transformers does, and a draft that is near it."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        self.path = make_t5_dir(path, kind)
-        self.model = load(self.path, torch.float32, CPU, lambda _: None)
+        self.path = make_t5_dir(path / "target", kind)
+        self.model = load(self.path, torch.float32, CPU, silent)
+        self.near = load(make_t5_dir(path / "near", kind, noise=0.01), torch.float32, CPU, silent)
         self.reference = AutoModelForSeq2SeqLM.from_pretrained(self.path, dtype=torch.float32).eval()
         self.reference.generation_config.eos_token_id = None
 
@@ -70,13 +77,13 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Family:
     return Family(tmp_path_factory.mktemp("t5"), "t5-v1.1")
 
 
-@pytest.mark.parametrize("kind", ["none", "ngram", "layer-skip"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "model"])
 def test_greedy_text_equals_transformers_alone_and_in_a_mixed_batch(
     make_engine: MakeEngine, family: Family, kind: str
 ) -> None:
     """Prompts are encoded beside others' decoding, and whole, also where they have more rows than a step."""
     plain = {name: family.greedy(prompt) for name, prompt in PROMPTS.items()}
-    engine = make_engine(kind, model=family.model, max_batch_tokens=24)
+    engine = make_engine(kind, model=family.model, drafts=family.near, max_batch_tokens=24)
     for name, prompt in PROMPTS.items():
         assert generate(engine, request(name, prompt))[name].tokens == plain[name]
     outputs = generate(
@@ -161,6 +168,60 @@ def test_a_draft_that_is_the_target_is_accepted_and_a_broken_one_changes_nothing
     assert lost.report.accepted[0] < lost.report.examined[0] / 2
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.2])
+def test_a_smaller_model_like_the_target_is_always_right(
+    make_engine: MakeEngine, t5: Family, temperature: float
+) -> None:
+    """p = q in all that the draft has keys for: several texts of a prompt, prompts that begin alike in the same blocks,
+    longer ones than are read in a step, and texts that were not drafted for during ten steps.
+    """
+    engine = make_engine("model", model=t5.model, drafts=t5.model, k=4)
+    kinds, policy = DraftSettings(kinds=("model",), ngram_min=1, ngram_max=3), engine._launch.policy
+    prompt = PROMPTS["random"]
+    reports = []
+    for name, asked, n in (("n", prompt, 3), ("other", [*prompt[:-1], 9], 1), ("again", prompt, 1)):
+        engine.submit(request(name, asked, n=n, temperature=temperature, max_tokens=40))
+        step = 0
+        while engine.has_work:
+            engine.configure(replace(policy, kind="off") if 2 <= step < 12 else policy, kinds)
+            reports += [output.report for output in engine.step().outputs if output.report]
+            step += 1
+    assert len(reports) == 5
+    assert all(report.k_histogram[0] >= 10 for report in reports)
+    assert all(report.examined == report.accepted and report.drafted > 0 for report in reports)
+
+
+def test_a_broken_smaller_model_changes_nothing_and_shows_in_acceptance(
+    make_engine: MakeEngine, t5: Family, tmp_path: Path
+) -> None:
+    small = {"d_model": 32, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 2}
+    broken = load(make_t5_dir(tmp_path, "t5", seed=9, **small), torch.float32, CPU, silent)
+    asked = [request(name, prompt) for name, prompt in PROMPTS.items()]
+    shares = {}
+    for name, draft in (("broken", broken), ("near", t5.near)):
+        outputs = generate(make_engine("model", model=t5.model, drafts=draft), *asked)
+        assert {each: output.tokens for each, output in outputs.items()} == {
+            each: t5.greedy(prompt) for each, prompt in PROMPTS.items()
+        }
+        reports = [output.report for output in outputs.values()]
+        shares[name] = sum(r.accepted[0] for r in reports) / sum(r.examined[0] for r in reports)
+    assert shares["near"] > 0.4
+    assert shares["broken"] < 0.2
+
+
+def test_a_smaller_model_of_another_kind_is_refused(t5: Family, tiny_dir: Path, tiny: LoadedModel) -> None:
+    def loaded(target: LoadedModel, draft: Path, vocabulary: str = "same") -> ModelPart:
+        kinds = DraftSettings(kinds=("model",), model_path=str(draft), vocabulary=vocabulary)
+        return load_model(kinds, target, silent)
+
+    assert loaded(t5.model, t5.path).draft.start == t5.model.start
+    for target, draft in ((t5.model, tiny_dir), (tiny, t5.path)):
+        with pytest.raises(DraftSettingsError, match="one has an encoder and the other has not"):
+            loaded(target, draft)
+    with pytest.raises(DraftSettingsError, match="reads the target's own tokens"):
+        loaded(t5.model, t5.path, "mapped")
+
+
 def test_texts_of_a_request_share_its_source_and_prompts_share_nothing(
     make_engine: MakeEngine, t5: Family
 ) -> None:
@@ -222,11 +283,11 @@ def test_what_an_encoder_decoder_model_cannot_do_is_refused_by_a_sentence(
     assert "read by an encoder" in outputs["a"].error
     assert "more than the context of 64" in outputs["b"].error
     with pytest.raises(UnsupportedModelError, match="overflows float16"):
-        load(t5.path, torch.float16, CPU, lambda _: None)
+        load(t5.path, torch.float16, CPU, silent)
     with pytest.raises(UnsupportedModelError, match="plain weights only"):
-        load(t5.path, torch.float32, CPU, lambda _: None, quantization="int8")
+        load(t5.path, torch.float32, CPU, silent, quantization="int8")
     with pytest.raises(DraftSettingsError, match='"eagle" go on from what a decoder-only target'):
-        load_parts(DraftSettings(kinds=("ngram", "eagle")), t5.model, lambda _: None)
+        load_parts(DraftSettings(kinds=("ngram", "eagle")), t5.model, silent)
 
 
 def test_its_context_is_what_the_operator_says(t5: Family) -> None:

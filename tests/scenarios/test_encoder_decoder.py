@@ -29,7 +29,11 @@ def greedy(path: Path, prompt: str, tokens: int) -> str:
 def test_completions_of_an_encoder_decoder_model(stage: Stage, tmp_path: Path) -> None:
     """Test that the text is transformers' own, streamed or whole, and that what there cannot be is refused."""
     path = make_t5_dir(tmp_path / "t5", "t5-v1.1")
-    with stage.daemon(model={"target": {"path": str(path)}, "draft": {"ngram_min": 1}}) as daemon:
+    small = make_t5_dir(tmp_path / "small", "t5-v1.1", noise=0.01)
+    draft = {"kind": ["ngram", "model"], "model": str(small)}
+    with stage.daemon(
+        model={"target": {"path": str(path)}, "draft": draft}, policy={"kind": "static", "static_k": 3}
+    ) as daemon:
         daemon.ready()
         info = daemon.status()["engine"]["info"]
         assert (info["model_type"], info["encodes"], info["max_context"]) == ("t5", True, 1024)
@@ -38,14 +42,15 @@ def test_completions_of_an_encoder_decoder_model(stage: Stage, tmp_path: Path) -
             "prompt": PROMPT,
             "max_tokens": 20,
             "temperature": 0,
-            "extra_body": {"ignore_eos": True},
+            "extra_body": {"ignore_eos": True, "specd": {"report": True}},
         }
         with daemon.client() as client:
-            whole = client.completions.create(**asked).choices[0].text
+            answer = client.completions.create(**asked)
             stream = client.completions.create(**asked, stream=True)
             pieces = [chunk.choices[0].text for chunk in stream if chunk.choices]
             with pytest.raises(openai.BadRequestError, match="no chat template: use /v1/completions"):
                 client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": PROMPT}])
             with pytest.raises(openai.BadRequestError, match="read by an encoder"):
                 client.completions.create(**{**asked, "extra_body": {"prompt_logprobs": 1}})
-        assert whole == "".join(pieces) == greedy(path, PROMPT, 20)
+        assert answer.choices[0].text == "".join(pieces) == greedy(path, PROMPT, 20)
+        assert answer.model_extra["specd"]["proposers"]["model"] > 0
