@@ -107,7 +107,7 @@ class _Lookup:
 
     def __init__(self, sequence: Seq, history: Occurrences | None, scope: int) -> None:
         self._sequence = sequence
-        self._own = Occurrences(len(sequence.request.prompt) + sequence.sampling.max_tokens)
+        self._own = Occurrences(len(sequence.tokens) + sequence.remaining)  # all that the text can become
         self._text = Text(0)
         self._history = history
         self._line = Text(scope)
