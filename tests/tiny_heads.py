@@ -1,4 +1,4 @@
-"""Tiny EAGLE heads with random weights, in each layout that is read."""
+"""Tiny heads with random weights, in each layout that is read."""
 
 import json
 from pathlib import Path
@@ -130,3 +130,27 @@ def make_knowing_head(path: Path, target: Path, *, known: int = VOCABULARY, shif
     del tensors["t2d"]
     changes = {"draft_vocab_size": known, "norm_before_residual": True}
     return make_eagle_dir(path, "speculators", (4, 4, 16), tensors=tensors, **changes)
+
+
+def make_medusa_dir(path: Path, *, heads: int = 4, seed: int = 0) -> Path:
+    """Write Medusa heads."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for head in range(heads):
+        tensors[f"{head}.0.linear.weight"] = torch.randn(HIDDEN, HIDDEN, generator=generator) / 8
+        tensors[f"{head}.0.linear.bias"] = torch.randn(HIDDEN, generator=generator) / 8
+        tensors[f"{head}.1.weight"] = torch.randn(VOCABULARY, HIDDEN, generator=generator)
+    return write_medusa(path, tensors, medusa_num_heads=heads)
+
+
+def write_medusa(
+    path: Path, tensors: dict[str, torch.Tensor], *, pickled: bool = False, **config: Any
+) -> Path:
+    """As the first version's tools wrote them, or as safetensors."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps({"medusa_num_layers": 1} | config))
+    if pickled:
+        torch.save(tensors, path / "medusa_lm_head.pt")
+    else:
+        save_file(tensors, path / "medusa_lm_head.safetensors")
+    return path

@@ -46,7 +46,7 @@ def _extend(
         Row(ask.sequence.edits, drafted, allowed(ask, drafted))
         for ask, drafted in zip(asks, tokens, strict=True)
     ]
-    logits = edit(logits, rows)
+    logits = edit(logits.nan_to_num(neginf=-torch.inf), rows)  # a broken draft may say what is no number
     said = logits.argmax(dim=-1)
     sampled = [i for i, ask in enumerate(asks) if ask.sequence.sampling.temperature > 0]
     if sampled:

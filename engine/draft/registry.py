@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from engine.api import DraftKind, DraftSettings
-from engine.draft import eagle
+from engine.draft import eagle, medusa
 from engine.draft.base import Proposer
 from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
@@ -73,7 +73,11 @@ class Bench:
 # Those that need nothing of a target but its text, its tokenizer or its layers.
 _FOR_ENCODER_DECODERS: Final = {"none", "ngram", "suffix", "layer-skip", "model"}
 LoadPart = Callable[[DraftSettings, LoadedModel, Callable[[str], None]], Part]
-_PARTS: Final[Mapping[DraftKind, LoadPart]] = {"eagle": eagle.load_part, "model": load_model}
+_PARTS: Final[Mapping[DraftKind, LoadPart]] = {
+    "eagle": eagle.load_part,
+    "medusa": medusa.load_part,
+    "model": load_model,
+}
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
     "ngram": lambda bench: NgramProposer(bench.settings),
     "suffix": lambda bench: SuffixProposer(bench.settings),

@@ -17,7 +17,7 @@ from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
 from tests.tiny import make_model_dir, make_noisy_dir, make_tokenizer
-from tests.tiny_heads import make_eagle_dir
+from tests.tiny_heads import make_eagle_dir, make_medusa_dir
 
 UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024, dwell_steps=0)
 MakeEngine = Callable[..., Engine]
@@ -68,8 +68,16 @@ def near_draft(near_dir: Path) -> LoadedModel:
     return load(near_dir, torch.float32, torch.device("cpu"), lambda _: None)
 
 
+@pytest.fixture(scope="session")
+def tiny_heads(tiny_head: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Heads that hardly ever guess right, by the kind of their proposer."""
+    return {"eagle": tiny_head, "medusa": make_medusa_dir(tmp_path_factory.mktemp("medusa"))}
+
+
 @pytest.fixture
-def make_engine(tiny: LoadedModel, near_draft: LoadedModel, tiny_head: Path) -> Iterator[MakeEngine]:
+def make_engine(
+    tiny: LoadedModel, near_draft: LoadedModel, tiny_heads: dict[str, Path]
+) -> Iterator[MakeEngine]:
     """Engines over the tiny model; at the end none may hold a block."""
     made: list[Engine] = []
 
@@ -78,12 +86,13 @@ def make_engine(tiny: LoadedModel, near_draft: LoadedModel, tiny_head: Path) -> 
         *,
         k: int = 3,
         skip: tuple[int, ...] | None = None,
-        head: Path = tiny_head,
+        head: Path | None = None,  # None: a tiny one of the kind
         model: LoadedModel = tiny,
         drafts: LoadedModel | None = None,  # for kind "model"; None takes one that is near the target
         part: ModelPart | None = None,  # the same, as it was loaded
         **launch: int,  # prefix_cache included
     ) -> Engine:
+        head = head or tiny_heads.get(kind, Path())
         draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip, head_path=str(head))
         policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
         settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}

@@ -15,7 +15,7 @@ from tests.engine.conftest import UNCAPPED, MakeEngine, generate, request
 from tests.engine.orchard import with_shape
 from tests.tiny import VOCABULARY
 
-KINDS = ["ngram", "suffix", "layer-skip", "model", "eagle"]
+KINDS = ["ngram", "suffix", "layer-skip", "model", "eagle", "medusa"]
 RNG = np.random.default_rng(0)
 COPY = [int(t) for t in np.tile(RNG.integers(3, VOCABULARY, size=6), 4)]
 PROMPTS = {
@@ -76,7 +76,7 @@ def test_greedy_text_in_a_mixed_batch_equals_transformers(
     assert outputs["short"].report.k_histogram.keys() == {0}
 
 
-@pytest.mark.parametrize("kind", ["suffix", "layer-skip"])
+@pytest.mark.parametrize("kind", ["layer-skip", "medusa"])
 def test_a_text_under_grown_trees_is_that_of_plain_decoding(make_engine: MakeEngine, kind: str) -> None:
     """Greedy and seeded, alone and together: trees are certain drafts, so even a seed's text stays as it is."""
     asked = [
@@ -89,7 +89,7 @@ def test_a_text_under_grown_trees_is_that_of_plain_decoding(make_engine: MakeEng
     for each in asked:
         alone = generate(with_shape(make_engine(kind), levels=3, nodes=9), each)[each.id]
         assert alone.tokens == plain[each.id]
-    assert sum(sum(output.report.accepted) for output in together.values()) > 0
+    assert all(output.report.drafted > 20 for output in together.values())
 
 
 def test_drafts_are_accepted_on_a_copy_task(make_engine: MakeEngine) -> None:
