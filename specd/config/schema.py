@@ -95,8 +95,8 @@ class EngineSection(Section):
     )
     verification: Literal["token", "block"] = hot(
         "block",
-        "how drafts drawn from a law (layer-skip at a temperature above 0) are verified: by token, or as a block, "
-        "which keeps at least as much",
+        "how drafts drawn from a law (layer-skip and model at a temperature above 0) are verified: by token, or as a "
+        "block, which keeps at least as much",
     )
     hang_seconds: float = hot(
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
@@ -263,7 +263,7 @@ class PolicySection(Section):
     draft_cost: float | None = hot(
         _POLICY.draft_cost,
         "cost of drafting one token, in plain decode steps; unset takes the proposer's own: next to nothing for "
-        "ngram, the share of layers kept for layer-skip",
+        "ngram, the share of layers kept for layer-skip, of weights for model",
         ge=0,
     )
     row_cost: float = hot(_POLICY.row_cost, "cost of verifying one more row, in plain decode steps", ge=0)

@@ -14,16 +14,20 @@ from safetensors.torch import load_file, save_file
 from engine.api import DraftSettings, Launch
 from engine.budget import budget
 from engine.core import Engine
+from engine.draft.base import Ask
 from engine.draft.errors import DraftSettingsError
 from engine.draft.model import share
 from engine.draft.model_part import ModelPart, load_model
 from engine.draft.reading import Reading
 from engine.draft.registry import Parts
+from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
-from tests.engine.conftest import MakeEngine, finish, generate, request
+from engine.sequence import Sequence
+from policies.settings import PolicySettings
+from tests.engine.conftest import UNCAPPED, MakeEngine, finish, generate, request
 from tests.engine.test_lossless import COPY, PROMPTS
 from tests.other_tokenizer import give_tokenizer, make_other_tokenizer, make_word_tokenizer
 from tests.tiny import VOCABULARY, make_model_dir
@@ -283,3 +287,43 @@ def test_an_encoder_decoder_drafts_for_one_of_its_family(make_engine: MakeEngine
     for output in outputs.values():
         assert output.report.examined == output.report.accepted
         assert output.report.drafted > 10
+
+
+def test_after_a_pause_a_draft_like_the_target_is_as_right_as_before(
+    make_engine: MakeEngine, tiny: LoadedModel, rows: list[int]
+) -> None:
+    """What was written without it is read when it is asked again, once and in one pass."""
+    engine = make_engine("model", k=3, drafts=replace(tiny, forward=tiny.forward.without_layers(())))
+    draft = DraftSettings(kinds=("model",))
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    engine.submit(request("a", PROMPTS["block"], max_tokens=39))
+    reports = []
+    for step in range(40):
+        engine.configure(replace(on, kind="off") if 4 <= step < 14 else on, draft)
+        reports += [output.report for output in engine.step().outputs if output.report]
+        if reports:
+            break
+    (report,) = reports
+    assert report.k_histogram[0] == 10
+    assert report.examined == report.accepted
+    assert rows == [17, 1, 1, *[2, 1, 1] * 2, 12, 1, 1, *[2, 1, 1] * 3]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_likeliest_branches_of_a_tree_are_what_the_draft_would_say(
+    tiny: LoadedModel, make_engine: MakeEngine, temperature: float
+) -> None:
+    """At every fork, and again when the tree is grown anew over the keys of the first one, beside a chain."""
+    prompt = PROMPTS["block"]
+    memory, pool = KVMemory(tiny.shapes, 40, 4, torch.float32, CPU), BlockPool(40, 4)
+    proposer = ModelPart(tiny, tiny).proposer(memory, Runner(memory))
+    texts = [Sequence(request(name, prompt, temperature=temperature), pool, None) for name in ("a", "b")]
+    for text in texts:
+        text.table.reserve(len(prompt) + 12)
+    trees = [proposer.propose([Ask(texts[0], 12, 4), Ask(texts[1], 4, 4)])[0] for _ in range(2)]
+    assert trees[0] == trees[1]
+    assert len(trees[0].tokens) == 12
+    ways = trees[0].ways()
+    first = {tuple(way[:-1]): way[-1] for way in reversed(ways[1:])}  # elder siblings come first
+    asked = [request(str(way), [*prompt, *way], max_tokens=1) for way in first]
+    assert plain(make_engine, *asked) == {str(way): [token] for way, token in first.items()}
