@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.paged import AttentionContext
-from engine.attention.sourced import SourcedAttention
+from engine.attention.sourced import Source, SourcedAttention
 from engine.kv.memory import LayerShape
 from engine.model.ends import Ends
 from engine.model.taps import Taps
@@ -63,9 +63,7 @@ class T5Forward:
         if not len(attention.rows):
             return tokens.new_zeros((0, self._model.lm_head.out_features), dtype=self._model.dtype)
         hidden = self._decode(tokens[0, attention.rows], attention)
-        decoded = torch.searchsorted(
-            attention.rows, logit_rows
-        )  # each wanted row's place among the decoder's
+        decoded = torch.searchsorted(attention.rows, logit_rows)  # their places among the decoder's rows
         return self._model.lm_head(hidden[decoded] * self._scale)  # type: ignore[no-any-return]
 
     @property
@@ -79,7 +77,7 @@ class T5Forward:
         """See Forward. Of the decoder: drafts share the encoder's work."""
         return T5Forward(self._model, skip)
 
-    def _encode(self, tokens: Tensor, attention: SourcedAttention, source: Any) -> None:
+    def _encode(self, tokens: Tensor, attention: SourcedAttention, source: Source) -> None:
         """Every layer's keys and values of a prompt. tokens: [1, S]."""
         states = self._model.encoder(input_ids=tokens).last_hidden_state[0]  # [S, H]
         for layer in self._layers:

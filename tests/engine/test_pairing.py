@@ -143,3 +143,18 @@ def test_what_the_draft_reads_spells_the_text(tokens: list[int]) -> None:
     assert b"".join(map(theirs.of, read)) == b"".join(map(ours.of, tokens))
     for at in range(len(tokens)):
         assert SHARED.reading(tokens[:at]) == read[: len(SHARED.reading(tokens[:at]))]
+
+
+def test_a_model_with_an_encoder_and_one_without_are_no_pair(tmp_path: Path) -> None:
+    """Whatever their tokenizers; and one with an encoder reads no other tokens than its target's."""
+    t5, llama = (tmp_path / kind for kind in ("t5", "llama"))
+    for directory in (t5, llama):
+        directory.mkdir()
+        OURS.save(str(directory / "tokenizer.json"))
+        (directory / "config.json").write_text(
+            json.dumps({"model_type": directory.name, "vocab_size": KNOWN})
+        )
+    assert misfit(t5, t5, mapped=False) is misfit(llama, llama, mapped=False) is None
+    for target, draft in ((t5, llama), (llama, t5)):
+        assert "one has an encoder and the other has not" in misfit(target, draft, mapped=False)
+    assert "reads the target's own tokens" in misfit(t5, t5, mapped=True)
