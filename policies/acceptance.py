@@ -1,9 +1,12 @@
 """How likely a drafted token is to be accepted, learned from examined tokens only.
 
-evidence    a pair (accepted, examined) in which old tokens weigh less
+arm         who drafts and how: (proposer, grade, width); what one arm shows says nothing of another
+first       the acceptance of a draft's first level
+later       that of the levels after it, given that those before were accepted: a head falls off from its own output,
+            while a match that has held for one token mostly holds for more
 own         the evidence of one request
-class       requests with the same (traffic class, proposer); a request starts from what its class has shown,
-            and a class from the configured prior
+class       all requests of a traffic class; a request starts from what its class has shown, and a class from the
+            configured prior
 shrinkage   an estimate adds some imagined tokens at the rate of the level above, so that a request with
             little evidence stays near its class
 
@@ -12,18 +15,25 @@ after it: neither enters. `accepted / drafted` would count both as rejections, a
 """
 
 from dataclasses import dataclass
-from typing import Final
+from math import sqrt
+from typing import Final, NamedTuple
 
 from policies.base import Observation
 
-ClassKey = tuple[str, str]
-"""(traffic class, proposer)."""
+Arm = tuple[str, int, int]
+"""(proposer, grade, width)."""
 
-OTHER_CLASSES: Final[ClassKey] = ("(other classes)", "(any)")
-"""The entry that every class beyond the limit shares."""
+ClassKey = tuple[str, Arm]
+"""(traffic class, arm)."""
 
-MAX_CLASSES: Final = 256
-"""Classes kept apart. Their names come from users, who must not be able to fill the memory with them."""
+OTHER_CLASSES: Final = "(other classes)"
+"""The class in whose name all beyond the limit are kept."""
+
+MAX_CLASSES: Final = 1024
+"""Pairs of class and arm kept apart. Classes' names come from users, who must not be able to fill the memory."""
+
+MAX_ARMS: Final = 16
+"""Arms of a request that are remembered; the one that came first is forgotten first."""
 
 LOWEST: Final = 0.01
 HIGHEST: Final = 0.99
@@ -31,34 +41,46 @@ HIGHEST: Final = 0.99
 
 _SHRINKAGE: Final = 0.25  # in half-lives
 _CLASS_SPAN: Final = 16.0  # half-life of a class in half-lives of a request: it pools many requests
+_CONTRADICTION: Final = 4.0  # standard deviations between a class's recent evidence and all of it
+_RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
 
 
 @dataclass(frozen=True, slots=True)
 class ClassAcceptance:
-    """What a class has shown, for people."""
+    """What a class has shown of an arm, for people."""
 
     traffic_class: str
     proposer: str
+    grade: int
+    width: int
     acceptance: float
     examined: float  # tokens behind it, old ones at less than one
+
+
+class Rates(NamedTuple):
+    """What to expect of an arm, in percent: so coarse that what follows from it can be looked up."""
+
+    first: int
+    later: int
+    own: bool  # whether the request itself has shown anything yet
 
 
 class Evidence:
     """An exponentially decayed pair; the half-life is counted in examined tokens.
 
-    A round decays what came before it and then enters whole. Were the decay to run within the round, its last
-    token, which is the rejected one, would weigh most, and the ratio would be biased downwards.
+    What comes in together decays what came before it and then enters whole. Were the decay to run within a round, its
+    last token, which is the rejected one, would weigh most, and the ratio would be biased downwards.
     """
 
     __slots__ = ("accepted", "examined")
 
-    def __init__(self) -> None:
-        self.accepted = 0.0
-        self.examined = 0.0
+    def __init__(self, accepted: float = 0.0, examined: float = 0.0) -> None:
+        self.accepted = accepted
+        self.examined = examined
 
     def add(self, accepted: int, examined: int, half_life: float) -> None:
-        """Enter one round."""
-        kept = 0.5 ** (examined / half_life)
+        """Enter what one round showed. Where it showed nothing, what was there fades as by one token."""
+        kept = 0.5 ** (max(examined, 1) / half_life)
         self.accepted = self.accepted * kept + accepted
         self.examined = self.examined * kept + examined
 
@@ -67,29 +89,96 @@ class Evidence:
         return _bounded((self.accepted + weight * centre) / (self.examined + weight))
 
 
-class _Own(Evidence):
-    """A request's evidence and the class it is shrunk towards."""
+class _Rounds:
+    """Evidence of rounds, the first level apart from the later ones.
 
-    __slots__ = ("key", "proposer")
+    The later levels' fades even where no draft comes so far: else a few unlucky ones would keep drafts at one level,
+    where there is nothing to learn of the others.
+    """
 
-    def __init__(self, key: ClassKey, proposer: str) -> None:
+    __slots__ = ("first", "later")
+
+    def __init__(self, first: Evidence | None = None, later: Evidence | None = None) -> None:
+        self.first = first or Evidence()
+        self.later = later or Evidence()
+
+    def add(self, accepted: int, examined: int, half_life: float) -> None:
+        self.first.add(min(accepted, 1), 1, half_life)
+        self.later.add(max(accepted - 1, 0), examined - 1, half_life)
+
+    def copy(self) -> "_Rounds":
+        first, later = self.first, self.later
+        return _Rounds(Evidence(first.accepted, first.examined), Evidence(later.accepted, later.examined))
+
+
+class _OfClass:
+    """What a class has shown of an arm. It remembers for long, until what is recent contradicts it: an arm that has
+    become better or worse is another arm.
+    """
+
+    __slots__ = ("all", "rates", "recent")
+
+    def __init__(self, rates: Rates) -> None:
+        self.all = _Rounds()
+        self.recent = _Rounds()
+        self.rates = rates
+
+    def add(self, seen: Observation, half_life: float) -> None:
+        self.all.add(seen.accepted, seen.examined, half_life * _CLASS_SPAN)
+        self.recent.add(seen.accepted, seen.examined, half_life)
+        if _contradicts(self.recent.first, self.all.first):
+            self.all = self.recent.copy()
+
+    def estimate(self, prior: float, weight: float) -> None:
+        """Makes new rates only where they differ by more than the last digit: requests look whether they are new."""
+        first = self.all.first.towards(prior, weight)
+        rates = Rates(_percent(first), _percent(self.all.later.towards(first, weight)), own=False)
+        if max(abs(rates.first - self.rates.first), abs(rates.later - self.rates.later)) > 1:
+            self.rates = rates
+
+
+class _Own(_Rounds):
+    """What a request has shown of an arm."""
+
+    __slots__ = ("centre", "rates")
+
+    def __init__(self) -> None:
         super().__init__()
-        self.key = key
-        self.proposer = proposer
+        self.centre: Rates | None = None  # its class's rates at the time of its own; None: there are none yet
+        self.rates = _NOTHING
+
+    def estimate(self, centre: Rates, weight: float) -> None:
+        first = self.first.towards(centre.first / 100, weight)
+        later = self.later.towards(centre.later / 100, weight)
+        self.rates, self.centre = Rates(_percent(first), _percent(later), own=True), centre
+
+
+_NOTHING: Final = Rates(0, 0, own=False)
+_NO_ARMS: Final[dict[Arm, _Own]] = {}
 
 
 def _bounded(rate: float) -> float:
     return min(max(rate, LOWEST), HIGHEST)
 
 
+def _percent(rate: float) -> int:
+    return round(rate * 100)
+
+
+def _contradicts(recent: Evidence, everything: Evidence) -> bool:
+    if recent.examined < _RECENT_ENOUGH:
+        return False
+    rate = (everything.accepted + 1) / (everything.examined + 2)
+    noise = sqrt(rate * (1 - rate) / recent.examined)
+    return abs(recent.accepted / recent.examined - rate) > _CONTRADICTION * noise
+
+
 class AcceptanceEstimates:
-    """All estimates. Memory is bounded by the requests not yet forgotten and by `MAX_CLASSES`."""
+    """All estimates. Memory is bounded by the requests not yet forgotten, `MAX_ARMS` and `MAX_CLASSES`."""
 
     def __init__(self, half_life: float, prior: float) -> None:
-        self._requests: dict[str, _Own] = {}
-        self._classes: dict[ClassKey, Evidence] = {}
-        self._rates: dict[ClassKey, float] = {}  # those computed since the class was last observed
-        self._latest: dict[str, ClassKey] = {}  # by traffic class: with the proposer that drafted last
+        self._requests: dict[str, dict[Arm, _Own]] = {}
+        self._classes: dict[ClassKey, _OfClass] = {}
         self.configure(half_life, prior)
 
     def configure(self, half_life: float, prior: float) -> None:
@@ -97,7 +186,13 @@ class AcceptanceEstimates:
         self._half_life = half_life
         self._prior = prior
         self._shrinkage = _SHRINKAGE * half_life
-        self._rates.clear()
+        percent = _percent(_bounded(prior))
+        self._unseen = Rates(percent, percent, own=False)
+        for of_class in self._classes.values():
+            of_class.estimate(prior, self._shrinkage)
+        for arms in self._requests.values():
+            for own in arms.values():
+                own.centre = None
 
     def observe(self, seen: Observation) -> None:
         """Learn from one round. A round in which nothing was examined says nothing."""
@@ -105,48 +200,52 @@ class AcceptanceEstimates:
         assert seen.examined <= seen.drafted, seen
         if seen.examined == 0:
             return
-        own = self._own(seen)
+        arm = (seen.proposer, seen.grade, seen.width)
+        own = self._own(seen.request, arm)
         own.add(seen.accepted, seen.examined, self._half_life)
-        evidence = self._classes.setdefault(own.key, Evidence())
-        evidence.add(seen.accepted, seen.examined, self._half_life * _CLASS_SPAN)
-        self._rates.pop(own.key, None)
+        own.centre = None
+        of_class = self._class(seen.traffic_class, arm)
+        of_class.add(seen, self._half_life)
+        of_class.estimate(self._prior, self._shrinkage)
 
-    def estimate(self, request: str, traffic_class: str) -> tuple[float, bool]:
-        """The acceptance to expect of a request, and whether the request itself has shown anything yet."""
-        own = self._requests.get(request)
+    def rates(self, request: str, traffic_class: str, arm: Arm) -> Rates:
+        """What to expect of an arm for a request."""
+        of_class = self._classes.get((traffic_class, arm)) or self._classes.get((OTHER_CLASSES, arm))
+        centre = self._unseen if of_class is None else of_class.rates
+        own = self._requests.get(request, _NO_ARMS).get(arm)
         if own is None:
-            return self._class_rate(self._latest.get(traffic_class, OTHER_CLASSES)), False
-        return own.towards(self._class_rate(own.key), self._shrinkage), True
+            return centre
+        if own.centre is not centre:
+            own.estimate(centre, self._shrinkage)
+        return own.rates
 
     def classes(self) -> list[ClassAcceptance]:
-        """Every class that has shown something, in the order they appeared."""
-        return [
-            ClassAcceptance(*key, acceptance=self._class_rate(key), examined=evidence.examined)
-            for key, evidence in self._classes.items()
-        ]
+        """Every class and arm that has shown something, in the order in which they appeared."""
+        return [_shown(key, of_class) for key, of_class in self._classes.items()]
 
     def forget(self, request: str) -> None:
         """Drop a request's own evidence; its class keeps what it learned."""
         self._requests.pop(request, None)
 
-    def _own(self, seen: Observation) -> _Own:
-        """The request's evidence about this proposer; what another one showed says nothing about it."""
-        own = self._requests.get(seen.request)
-        if own is None or own.proposer != seen.proposer:
-            own = self._requests[seen.request] = _Own(self._key(seen), seen.proposer)
+    def _own(self, request: str, arm: Arm) -> _Own:
+        arms = self._requests.setdefault(request, {})
+        own = arms.get(arm)
+        if own is None:
+            if len(arms) >= MAX_ARMS:
+                del arms[next(iter(arms))]
+            own = arms[arm] = _Own()
         return own
 
-    def _key(self, seen: Observation) -> ClassKey:
-        key = (seen.traffic_class, seen.proposer)
+    def _class(self, traffic_class: str, arm: Arm) -> _OfClass:
+        key = (traffic_class, arm)
         if key not in self._classes and len(self._classes) >= MAX_CLASSES:
-            return OTHER_CLASSES
-        self._latest[seen.traffic_class] = key
-        return key
+            key = (OTHER_CLASSES, arm)
+        return self._classes.setdefault(key, _OfClass(self._unseen))
 
-    def _class_rate(self, key: ClassKey) -> float:
-        rate = self._rates.get(key)
-        if rate is None:
-            evidence = self._classes.get(key)
-            rate = evidence.towards(self._prior, self._shrinkage) if evidence else _bounded(self._prior)
-            self._rates[key] = rate
-        return rate
+
+def _shown(key: ClassKey, of_class: _OfClass) -> ClassAcceptance:
+    """Over all levels: accepted of examined."""
+    (traffic_class, arm), first, later = key, of_class.all.first, of_class.all.later
+    examined = first.examined + later.examined
+    rate = _bounded((first.accepted + later.accepted) / examined)
+    return ClassAcceptance(traffic_class, *arm, acceptance=rate, examined=examined)

@@ -14,7 +14,7 @@ forced      tokens that a request's grammar leaves no choice about: drafts that 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 GRAMMAR: Final = "grammar"
 """The proposer of forced tokens."""
@@ -46,8 +46,7 @@ class LoadState(IntEnum):
     OFF = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """What a proposer could do for a request in this round."""
 
     proposer: str
@@ -84,9 +83,7 @@ class RequestView:
     speculate: bool  # False: the request asked for plain decoding
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
     forced: int = 0  # next tokens that its grammar leaves no choice about
-    options: tuple[
-        Option, ...
-    ] = ()  # what there is to choose from, in the order in which proposers are configured
+    options: tuple[Option, ...] = ()  # what there is to choose from, proposers in the order of the configuration
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-"""The one place where k is chosen.
+"""The one place where it is chosen who drafts, and how far: proposer, levels and nodes.
 
 For each request, in this order; the reason names what settled it last:
 
     forced  tokens that a grammar leaves no choice about, whatever the load: they are always kept
     wanted  0 if the request or the configuration says so, else the request's own k, else the chooser's
-            (`policies.textbook`)
-    load    no more than the load allows (`policies.load`)
-    offer   no more than the proposer has; 0 where none has a guess
+            (`policies.textbook`); by whichever of the options offered brings most (`policies.picker`)
+    load    no more levels than the load allows (`policies.load`), and no trees unless it allows all
     room    no more than remaining_tokens - 1: every round commits one token of the target's own
-    probe   a short draft where k = 0 leaves no evidence (`policies.probe`)
+    probe   a draft for the evidence where there would be none (`policies.probe`)
 """
 
 from collections.abc import Sequence
@@ -18,22 +17,26 @@ from typing import Final
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
 from policies.base import GRAMMAR, Decision, LoadState, LoadView, Observation, Policy, Reason, RequestView
+from policies.cost import StepCosts
 from policies.load import LoadPolicy
+from policies.picker import Picker
 from policies.probe import Probes
 from policies.settings import PolicySettings
-from policies.textbook import chooser
+from policies.textbook import at, chooser
 
-_NO_OFFER: Final = Decision(0, Reason.NO_OFFER, "no proposer has a guess")
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
 
 
 class Controller(Policy):
-    """Implements `policies.base.Policy` by composing estimates, chooser, load policy and probes."""
+    """Implements `policies.base.Policy` by composing estimates, costs, chooser, load policy and probes."""
 
-    def __init__(self, settings: PolicySettings) -> None:
+    def __init__(self, settings: PolicySettings, costs: StepCosts | None = None) -> None:
+        """costs: of this engine on this host, as far as they are known."""
+        self._costs = costs or StepCosts()
         self._estimates = AcceptanceEstimates(settings.half_life, settings.prior)
+        self._picker = Picker(self._estimates, _agreed(self._costs, settings), settings)
         self._load = LoadPolicy(settings.load, settings.k_max)
-        self._probes = Probes(settings)
+        self._probes = Probes(settings, self._picker)
         self._state = LoadState.FULL
         self._apply(settings)
 
@@ -49,16 +52,24 @@ class Controller(Policy):
         """
         self._apply(settings)
         self._estimates.configure(settings.half_life, settings.prior)
+        self._picker.configure(_agreed(self._costs, settings), settings)
         self._load.configure(settings.load, settings.k_max)
         self._probes.configure(settings)
+
+    def reckon(self, costs: StepCosts) -> None:
+        """Take other costs from the next step on; those that the settings name stay."""
+        self._costs = costs
+        self._picker.configure(_agreed(costs, self._settings), self._settings)
 
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         """One decision per request, in order. Advances the counts of load policy and probes by one step."""
         limit = self._load.step(load.running)
         self._state = limit.state
+        self._picker.start(len(requests), trees=limit.state is LoadState.FULL)
         reason = Reason.LOAD_CAP if limit.cap else Reason.LOAD_OFF
         ceiling = Decision(limit.cap, reason, limit.text)
         decisions = [self._forced(request) or self._chosen(request, ceiling) for request in requests]
+        self._note(requests, decisions)
         self._probes.place(requests, decisions, limit)
         return decisions
 
@@ -71,6 +82,7 @@ class Controller(Policy):
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""
         self._estimates.forget(request)
+        self._picker.forget(request)
         self._probes.forget(request)
 
     def class_acceptance(self) -> list[ClassAcceptance]:
@@ -78,7 +90,8 @@ class Controller(Policy):
         return self._estimates.classes()
 
     def _apply(self, settings: PolicySettings) -> None:
-        self._chooser = chooser(settings, self._estimates)
+        self._chooser = chooser(settings, self._picker)
+        self._settings = settings
         self._k_max = settings.k_max
         self._drafting = settings.kind != "off" and settings.k_max > 0
 
@@ -91,20 +104,38 @@ class Controller(Policy):
         return _forced(k) if k > 0 else None
 
     def _chosen(self, request: RequestView, ceiling: Decision) -> Decision:
-        return _within_room(_by(request, _lower(self._wanted(request), ceiling)), request)
+        wanted = self._wanted(request, self._k_max)
+        room = request.remaining_tokens - 1
+        most = min(ceiling.k, room)
+        if wanted.k <= most:
+            return wanted
+        why = ceiling if ceiling.k <= room else _no_room(room)
+        return replace(self._wanted(request, most), reason=why.reason, text=why.text) if most else why
 
-    def _wanted(self, request: RequestView) -> Decision:
+    def _wanted(self, request: RequestView, most: int) -> Decision:
+        """The best draft of at most so many levels."""
         if not request.speculate:
             return _REQUEST_OFF
         if request.fixed_k is None or not self._drafting:
-            return self._chooser.wanted(request)
-        return self._fixed(request.fixed_k)
+            return self._chooser.wanted(request, most)
+        return self._fixed(request, request.fixed_k, most)
 
-    def _fixed(self, asked: int) -> Decision:
+    def _fixed(self, request: RequestView, asked: int, most: int) -> Decision:
         beyond = f", k_max is {self._k_max}" if asked > self._k_max else ""
-        return Decision(
-            min(asked, self._k_max), Reason.REQUEST_FIXED, f"the request asked for k = {asked}{beyond}"
-        )
+        text = f"the request asked for k = {asked}{beyond}"
+        return at(self._picker, request, min(asked, most), Reason.REQUEST_FIXED, text)
+
+    def _note(self, requests: Sequence[RequestView], decisions: Sequence[Decision]) -> None:
+        for request, decision in zip(requests, decisions, strict=True):
+            if decision.option is not None:
+                self._picker.drafted(request.request, decision.option)
+
+
+def _agreed(costs: StepCosts, settings: PolicySettings) -> StepCosts:
+    """What was measured, but for what the operator has said."""
+    if settings.row_cost is not None:
+        costs = costs.with_row(settings.row_cost)
+    return costs if settings.draft_cost is None else costs.with_level(settings.draft_cost)
 
 
 @cache
@@ -112,29 +143,7 @@ def _forced(k: int) -> Decision:
     return Decision(k, Reason.FORCED, f"forced: the grammar allows one text only for {k} tokens")
 
 
-def _by(request: RequestView, wanted: Decision) -> Decision:
-    """The decision, left to the first of those who can draft."""
-    if wanted.k == 0:
-        return wanted
-    if not request.options:
-        return _NO_OFFER
-    option = request.options[0]
-    if wanted.k > option.k:
-        return Decision(option.k, wanted.reason, f"{wanted.text}, {option.proposer} has {option.k}", option)
-    return replace(wanted, option=option)
-
-
-def _lower(wanted: Decision, ceiling: Decision) -> Decision:
-    return ceiling if wanted.k > ceiling.k else wanted
-
-
-def _within_room(decision: Decision, request: RequestView) -> Decision:
-    room = request.remaining_tokens - 1
-    if decision.k <= room:
-        return decision
-    return Decision(
-        room,
-        Reason.NO_ROOM,
-        f"no room: {request.remaining_tokens} tokens remain, one is the target's own",
-        decision.option if room else None,
-    )
+@cache
+def _no_room(room: int) -> Decision:
+    text = f"no room: {room + 1} tokens remain, one is the target's own"
+    return Decision(room, Reason.NO_ROOM, text)

@@ -5,9 +5,8 @@ section 3. Acceptance is the chance that a drafted token is accepted once it is 
 every position. Cost is what one drafted token adds to a step, in units of a plain decode step.
 """
 
-from bisect import bisect_left
-
-_HALVINGS = 60  # of the interval (0, 1]: beyond what a float resolves
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 def expected_tokens(acceptance: float, k: int) -> float:
@@ -35,34 +34,23 @@ def best_k(acceptance: float, cost: float, k_max: int) -> int:
     return max(range(k_max + 1), key=lambda k: speedup(acceptance, k, cost))
 
 
-class BestK:
-    """`best_k` for one cost and k_max, prepared so that a lookup costs a bisection.
+class Gain(NamedTuple):
+    """What drafts of one kind bring at their acceptance."""
 
-    Going from k-1 to k pays exactly when a^k / cost, the marginal gain, is above the speedup at k-1, that is
-    when `1 + (k-1) cost > cost (a^-1 + ... + a^-k)`. The right side falls with a and the marginal gains fall
-    with k, so each k has one acceptance above which it is worth its last token, and these ascend.
+    of: tuple[float, ...]
+    """By k: times as many tokens a second as plain decoding; 1 for k = 0."""
+    best: tuple[int, ...]
+    """By the most levels that are allowed: the k that brings most; of equals the smallest."""
+
+
+def gain(first: float, later: float, costs: Sequence[float]) -> Gain:
+    """first, later: acceptance of the first level, and of each after it once it is examined. costs: of a round with
+    0, 1, ... levels, in plain rounds.
     """
-
-    def __init__(self, cost: float, k_max: int) -> None:
-        self._worth_above = [_threshold(k, cost) for k in range(1, k_max + 1)]
-
-    def __call__(self, acceptance: float) -> int:
-        """The best k at this acceptance."""
-        return bisect_left(self._worth_above, acceptance)
-
-
-def _threshold(k: int, cost: float) -> float:
-    """The acceptance above which a k-th drafted token pays; 1 where none does."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if _pays(k, cost, middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _pays(k: int, cost: float, acceptance: float) -> bool:
-    marginal: float = acceptance**k
-    return marginal * (1.0 + (k - 1) * cost) > cost * expected_tokens(acceptance, k - 1)
+    gains: list[float] = []
+    best: list[int] = []
+    for k, cost in enumerate(costs):
+        tokens = 1.0 + first * expected_tokens(later, k - 1) if k else 1.0
+        gains.append(tokens / cost)
+        best.append(k if not best or gains[k] > gains[best[-1]] else best[-1])
+    return Gain(tuple(gains), tuple(best))

@@ -11,7 +11,7 @@ class LoadSettings:
     """The load policy: a cap on k by the number of running requests, off above a threshold."""
 
     table: tuple[tuple[int, int], ...] = ((2, 8), (4, 6), (8, 3), (12, 1))
-    """(up to this many running requests, cap on k), running ascending; the last cap holds above it."""
+    """(up to this many running requests, cap on a draft's levels), running ascending; the last cap holds above it."""
     off_above: int = 12
     """Drafting is off while more requests than this are running."""
     resume_at: int = 8
@@ -26,7 +26,7 @@ class PolicySettings:
 
     kind: PolicyKind = "ewma"
     k_max: int = 8
-    """No round drafts more than this many tokens."""
+    """No draft has more levels than this; a chain has as many tokens."""
     static_k: int = 4
     """The k of kind = "static"."""
     half_life: float = 16.0
@@ -34,17 +34,14 @@ class PolicySettings:
     prior: float = 0.6
     """Acceptance assumed for a class that has shown nothing yet, 0 to 1."""
     draft_cost: float | None = None
-    """Cost of drafting one token, in units of a plain decode step; None takes the proposer's own figure."""
-    row_cost: float = 0.06
-    """Cost of verifying one more row, in units of a plain decode step."""
+    """Cost of one more level drafted, in plain decode steps; None takes what was measured of each proposer."""
+    row_cost: float | None = None
+    """Cost of verifying one more row, in plain decode steps; None takes what was measured."""
+    tree_nodes: int = 16
+    """Tokens of a tree at most; 0 for chains only. Under load there are none."""
     probe_every: int = 32
-    """A request at k = 0 is probed once in this many of its rounds; while the load switched drafting off,
-    one request is probed once in this many steps."""
+    """A request at k = 0 is probed once in this many of its rounds; while the load switched drafting off, one request
+    is probed once in this many steps; of requests that draft, other options are tried four times as seldom."""
     probe_k: int = 1
     """The draft length of a probe."""
     load: LoadSettings = LoadSettings()
-
-    @property
-    def token_cost(self) -> float:
-        """Cost of one more token drafted and verified, in units of a plain decode step."""
-        return (self.draft_cost or 0.0) + self.row_cost
