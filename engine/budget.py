@@ -11,6 +11,7 @@ from engine.api import Launch
 from engine.available import mib
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
+from policies.load import unshrunk_up_to
 
 # Bytes for each of a verify row's logits beside the logits and their edited copy: the draft's law, the row's own, the
 # same sorted, and its sums in float32, and the sums that a token is drawn by in float64.
@@ -64,10 +65,10 @@ class Budget:
 
 
 def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
-    """What an engine with these settings needs. `policy.k_max` counts as it is at launch."""
+    """What an engine with these settings needs. The policy's bounds on drafts count as they are at launch."""
     positions = kv_blocks(launch, loaded, parts) * launch.block_size
     size = loaded.dtype.itemsize
-    verified = launch.max_running * (launch.policy.k_max + 1)
+    verified = _verified(launch)
     rows = verified + launch.max_batch_tokens
     return Budget(
         weights=loaded.weight_bytes,
@@ -86,6 +87,13 @@ def _encoding_bytes(loaded: LoadedModel, prompt: int) -> int:
     if not loaded.encoder_heads:
         return 0
     return (prompt * loaded.row_width + _SCORES * loaded.encoder_heads * prompt**2) * loaded.dtype.itemsize
+
+
+def _verified(launch: Launch) -> int:
+    """Rows of one step in which drafts are verified, at most: many short chains, or trees where few run."""
+    policy, running = launch.policy, launch.max_running
+    with_trees = min(running, unshrunk_up_to(policy.load, policy.k_max))
+    return max(running * (policy.k_max + 1), with_trees * (policy.tree_nodes + 1))
 
 
 def kv_blocks(launch: Launch, loaded: LoadedModel, parts: Parts) -> int:

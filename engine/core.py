@@ -1,7 +1,6 @@
 """The engine: one step reads like the paper."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,6 +48,7 @@ from engine.verify.claim import Claim, Verdict
 from engine.verify.step import verify
 from policies.base import Decision, LoadView
 from policies.controller import Controller
+from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
 _COMPILE_WAIT: Final = 0.02  # seconds; the loop must go on reading messages
@@ -94,7 +94,7 @@ class Engine:
         self._verification = launch.verification
         self._proposers = Proposers(parts, loaded, self._memory, self._runner)
         self._roster = self._proposers.roster(launch.draft)
-        self.policy = Controller(self._costed(launch.policy))
+        self.policy = Controller(launch.policy, self._assumed_costs())
         positions = blocks * launch.block_size - len(loaded.start)
         self.max_context = min(context, positions)  # what one request can be at most
         self._limits = Limits(
@@ -191,8 +191,9 @@ class Engine:
         if draft != self._draft_settings:
             self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
+            self.policy.reckon(self._assumed_costs())
         self._verification = verification
-        self.policy.configure(self._costed(policy))
+        self.policy.configure(policy)
 
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
@@ -265,9 +266,9 @@ class Engine:
             else:
                 self._enter(request, outcome)
 
-    def _costed(self, policy: PolicySettings) -> PolicySettings:
-        costs = [proposer.cost for proposer in self._roster.proposers]
-        return policy if policy.draft_cost is not None else replace(policy, draft_cost=max(costs, default=0))
+    def _assumed_costs(self) -> StepCosts:
+        """What the proposers say of themselves."""
+        return StepCosts(drafts={each.name: DraftCost(each.cost) for each in self._roster.proposers})
 
     def _stream(self, request: Request) -> TextStream | None:
         if not request.sampling.stop or self._tokenizer is None:

@@ -41,7 +41,7 @@ HIGHEST: Final = 0.99
 
 _SHRINKAGE: Final = 0.25  # in half-lives
 _CLASS_SPAN: Final = 16.0  # half-life of a class in half-lives of a request: it pools many requests
-_CONTRADICTION: Final = 4.0  # standard deviations between a class's recent evidence and all of it
+_CONTRADICTION: Final = 3.5  # standard deviations between a class's recent evidence and all of it
 _RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
 
 

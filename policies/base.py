@@ -83,7 +83,9 @@ class RequestView:
     speculate: bool  # False: the request asked for plain decoding
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
     forced: int = 0  # next tokens that its grammar leaves no choice about
-    options: tuple[Option, ...] = ()  # what there is to choose from, proposers in the order of the configuration
+    options: tuple[
+        Option, ...
+    ] = ()  # what there is to choose from, proposers in the order of the configuration
 
 
 @dataclass(frozen=True, slots=True)

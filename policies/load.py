@@ -85,3 +85,10 @@ class LoadPolicy:
             return f"{running} running > {rules.resume_at}, where drafting resumes"
         passed = [up_to for up_to, _ in rules.table[:-1] if running > up_to]
         return f"{running} running > {passed[-1]}" if passed else f"{running} running <= {rules.table[0][0]}"
+
+
+def unshrunk_up_to(settings: LoadSettings, k_max: int) -> int:
+    """The most running requests at which the load can be FULL, as far as the settings say."""
+    if settings.table[-1][1] >= k_max:
+        return settings.off_above
+    return min(settings.off_above, max((up_to for up_to, cap in settings.table if cap >= k_max), default=0))

@@ -11,7 +11,7 @@ from policies.base import LoadState
 from specd.alerts.manager import AlertManager
 from specd.restarts import Death
 from specd.telemetry.prometheus import Metrics
-from specd.telemetry.tally import Acceptance
+from specd.telemetry.tally import PooledAcceptance
 
 _REMEMBERED: Final = 500
 
@@ -56,7 +56,7 @@ class Ledger:
         self.load_state = LoadState.FULL
         self.kv: KVUsage | None = None
         self._rounds: deque[tuple[int, Round]] = deque(maxlen=_REMEMBERED)
-        self._classes: dict[str, Acceptance] = defaultdict(Acceptance)
+        self._classes: dict[str, PooledAcceptance] = defaultdict(PooledAcceptance)
 
     def ready(self, _: Ready) -> None:
         """A new engine runs nothing yet."""
@@ -73,7 +73,7 @@ class Ledger:
             self._rounds.append((report.step, one))
             of_class = self._classes[one.traffic_class]
             if one.is_evidence:
-                of_class.add(one.examined, one.accepted)
+                of_class.add(one.proposer, 1, one.examined, one.accepted)
 
     def idle(self, idle: Idle) -> None:
         """Nothing runs."""
@@ -86,7 +86,7 @@ class Ledger:
         self.kv = None
 
     def acceptance(self) -> dict[str, float | None]:
-        """Examined acceptance by class, recent evidence first; None where nothing was examined."""
+        """Examined acceptance by class, over all who drafted; None where nothing was examined."""
         return {name: _number(found.value) for name, found in self._classes.items()}
 
     def decisions(self, limit: int) -> Iterator[dict[str, Any]]:

@@ -1,23 +1,26 @@
 """What the rules say of the evidence, right now. Whether that is an alert is for `lifecycle` to decide.
 
-evidence   rounds whose first draft position was examined, by traffic class and time
-verdict    what a rule says of one class: breached, fine, or that there is too little evidence to say either
+stratum    a traffic class and who drafted: drafts of different proposers are accepted at different rates, so that
+           together they would seem to drift whenever the policy leaves more rounds to another one
+evidence   rounds whose first draft position was examined, by stratum and time
+verdict    what a rule says of one stratum: breached, fine, or that there is too little evidence to say either
 
 A round that drafted nothing is no evidence, nor is one of tokens that a grammar forces. So a policy that turns
 drafting off neither raises an alert nor ends one: the evidence runs out and the verdict becomes NO_EVIDENCE.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from engine.api import Round
 from specd.config.schema import RuleSection
 
 
 class Verdict(Enum):
-    """What a rule says of one class."""
+    """What a rule says of one stratum."""
 
     BREACHED = auto()
     FINE = auto()
@@ -32,6 +35,13 @@ class Pair:
     draft_revision: str
 
 
+class Stratum(NamedTuple):
+    """What is judged on its own."""
+
+    traffic_class: str
+    proposer: str
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """First draft positions examined, and how many of them were accepted."""
@@ -42,7 +52,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rule says of one class, and the numbers behind it."""
+    """What one rule says of one stratum, and the numbers behind it."""
 
     rule: RuleSection
     labels: dict[str, str]
@@ -56,38 +66,38 @@ class Finding:
 
 
 class Evidence:
-    """Recent rounds by class; what is older than the horizon is dropped."""
+    """Recent rounds by stratum; what is older than the horizon is dropped."""
 
     _SLOT = 0.25
 
     def __init__(self, horizon: float) -> None:
         """`horizon`: seconds that are kept, at least the longest window of any rule."""
         self.horizon = horizon
-        self._slots: dict[str, deque[list[float]]] = {}  # class -> [start, examined, accepted], oldest first
+        self._slots: dict[Stratum, deque[list[float]]] = {}  # of [start, examined, accepted], oldest first
 
     def observe(self, rounds: Iterable[Round], now: float) -> None:
         """Take in one step's rounds."""
         for one in rounds:
             if one.is_evidence:
-                slot = self._slot(one.traffic_class, now)
+                slot = self._slot(Stratum(one.traffic_class, one.proposer), now)
                 slot[1] += 1
                 slot[2] += one.accepted > 0
 
-    def _slot(self, traffic_class: str, now: float) -> list[float]:
-        slots = self._slots.setdefault(traffic_class, deque())
+    def _slot(self, stratum: Stratum, now: float) -> list[float]:
+        slots = self._slots.setdefault(stratum, deque())
         if not slots or not 0 <= now - slots[-1][0] < self._SLOT:
             slots.append([now, 0, 0])
             while slots[0][0] <= now - self.horizon:
                 slots.popleft()
         return slots[-1]
 
-    def classes(self) -> list[str]:
-        """Every class that was ever examined, since the last `clear`."""
+    def strata(self) -> list[Stratum]:
+        """All of which something was ever examined, since the last `clear`."""
         return list(self._slots)
 
-    def counts(self, traffic_class: str, window: float, now: float) -> Counts:
+    def counts(self, stratum: Stratum, window: float, now: float) -> Counts:
         """What was examined in the last `window` seconds."""
-        recent = [slot for slot in self._slots.get(traffic_class, ()) if now - window < slot[0] <= now]
+        recent = [slot for slot in self._slots.get(stratum, ()) if now - window < slot[0] <= now]
         return Counts(
             examined=int(sum(slot[1] for slot in recent)), accepted=int(sum(slot[2] for slot in recent))
         )
@@ -98,11 +108,12 @@ class Evidence:
 
 
 def evaluate(rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float) -> list[Finding]:
-    """Every rule's word on every class it watches; no two findings have the same labels."""
+    """Every rule's word on every stratum that it watches; no two findings have the same labels."""
     return [
-        _finding(rule, traffic_class, evidence, pair, now)
+        _finding(rule, stratum, evidence, pair, now)
         for rule in rules
-        for traffic_class in _watched(rule, rules, evidence)
+        for stratum in evidence.strata()
+        if watching(rules, _labels(rule, stratum, pair)) is rule
     ]
 
 
@@ -121,28 +132,21 @@ def annotations(finding: Finding) -> dict[str, str]:
     side = "under" if finding.verdict is Verdict.BREACHED else "not under"
     return {
         "summary": (
-            f"Acceptance of class {labels['class']} is {finding.acceptance:.2f},"
-            f" {side} the floor of {rule.below:g}"
+            f"Acceptance of class {labels['class']}, drafted by {labels['proposer']}, is"
+            f" {finding.acceptance:.2f}, {side} the floor of {rule.below:g}"
         ),
         "description": (
             f"{counts.accepted} of {counts.examined} examined drafts kept their first token in the last"
-            f" {rule.window_seconds:g} s (class {labels['class']}, target {labels['target_revision']}, draft"
-            f" {labels['draft_revision']}). The floor is {rule.below:g}, for {rule.for_seconds:g} s."
+            f" {rule.window_seconds:g} s (class {labels['class']}, drafted by {labels['proposer']}, target"
+            f" {labels['target_revision']}, draft {labels['draft_revision']}). The floor is {rule.below:g}, for"
+            f" {rule.for_seconds:g} s."
         ),
     }
 
 
-def _watched(rule: RuleSection, rules: Sequence[RuleSection], evidence: Evidence) -> Iterator[str]:
-    """A rule that names a class takes that class out of the "*" of the same name and severity."""
-    classes = evidence.classes() if rule.traffic_class == "*" else [rule.traffic_class]
-    for traffic_class in classes:
-        if watching(rules, _labels(rule, traffic_class, Pair("", ""))) is rule:
-            yield traffic_class
-
-
-def _finding(rule: RuleSection, traffic_class: str, evidence: Evidence, pair: Pair, now: float) -> Finding:
-    counts = evidence.counts(traffic_class, rule.window_seconds, now)
-    return Finding(rule, _labels(rule, traffic_class, pair), counts, _verdict(rule, counts))
+def _finding(rule: RuleSection, stratum: Stratum, evidence: Evidence, pair: Pair, now: float) -> Finding:
+    counts = evidence.counts(stratum, rule.window_seconds, now)
+    return Finding(rule, _labels(rule, stratum, pair), counts, _verdict(rule, counts))
 
 
 def _verdict(rule: RuleSection, counts: Counts) -> Verdict:
@@ -151,10 +155,11 @@ def _verdict(rule: RuleSection, counts: Counts) -> Verdict:
     return Verdict.BREACHED if counts.accepted < rule.below * counts.examined else Verdict.FINE
 
 
-def _labels(rule: RuleSection, traffic_class: str, pair: Pair) -> dict[str, str]:
+def _labels(rule: RuleSection, stratum: Stratum, pair: Pair) -> dict[str, str]:
     return {
         "alertname": rule.name,
-        "class": traffic_class,
+        "class": stratum.traffic_class,
+        "proposer": stratum.proposer,
         "severity": rule.severity,
         "target_revision": pair.target_revision,
         "draft_revision": pair.draft_revision,

@@ -221,7 +221,7 @@ class LoadSection(Section):
 
     table: tuple[tuple[int, int], ...] = hot(
         _LOAD.table,
-        "pairs [up to this many running, cap on k], running ascending; the last cap holds beyond",
+        "pairs [up to this many running, cap on a draft's levels], running ascending; the last cap holds beyond",
         min_length=1,
     )
     off_above: int = hot(_LOAD.off_above, "drafting is off while more requests than this run", ge=0)
@@ -256,17 +256,24 @@ class PolicySection(Section):
     kind: Literal["ewma", "static", "off"] = hot(
         _POLICY.kind, "ewma adapts k per request, static keeps static_k, off never drafts"
     )
-    k_max: int = hot(_POLICY.k_max, "no round drafts more than this", ge=0, le=16)
+    k_max: int = hot(_POLICY.k_max, "no draft has more levels than this", ge=0, le=16)
     static_k: int = hot(_POLICY.static_k, 'the k of kind = "static"', ge=0, le=16)
     half_life: float = hot(_POLICY.half_life, "examined tokens after which old evidence weighs half", gt=0)
     prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
     draft_cost: float | None = hot(
         _POLICY.draft_cost,
-        "cost of drafting one token, in plain decode steps; unset takes the proposer's own: next to nothing for "
+        "cost of one more level drafted, in plain decode steps; unset takes each proposer's own: next to nothing for "
         "ngram, the share of layers kept for layer-skip, of weights for model",
         ge=0,
     )
-    row_cost: float = hot(_POLICY.row_cost, "cost of verifying one more row, in plain decode steps", ge=0)
+    row_cost: float | None = hot(
+        _POLICY.row_cost,
+        "cost of verifying one more row, in plain decode steps; unset takes what is known of the host, else 0.02",
+        ge=0,
+    )
+    tree_nodes: int = hot(
+        _POLICY.tree_nodes, "no tree has more tokens than this; 0 drafts chains only", ge=0, le=63
+    )
     probe_every: int = hot(
         _POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1
     )

@@ -15,29 +15,21 @@ from prometheus_client.metrics_core import Metric
 
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import GRAMMAR, LoadState, Reason
-from specd.telemetry.tally import MAX_POSITIONS, Acceptance, Histogram, ProposerTally, Rate, TokenTimes
+from specd.telemetry.tally import (
+    MAX_POSITIONS,
+    STEP_BOUNDS,
+    Histogram,
+    PooledAcceptance,
+    ProposerTally,
+    Rate,
+    TokenTimes,
+)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """The content type of `Metrics.render`."""
 
 _KIND: Final = attrgetter("proposer", "k", "drafted", "examined", "accepted", "reason", "traffic_class")
 _PHASES: Final = ("schedule", "draft", "verify", "commit")
-_STEP_BOUNDS: Final = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-)
 _LENGTH_BOUNDS: Final = tuple(float(k) for k in range(MAX_POSITIONS + 1))
 
 DeliveryOutcome = Literal["delivered", "retried", "rejected", "gave_up"]
@@ -68,8 +60,8 @@ class Metrics:
         self._proposers: dict[str, ProposerTally] = defaultdict(ProposerTally)
         self._lengths: dict[str, Histogram] = defaultdict(lambda: Histogram(_LENGTH_BOUNDS))
         self._reasons: Counter[str] = Counter({reason.value: 0 for reason in Reason})
-        self._classes: dict[str, Acceptance] = defaultdict(Acceptance)
-        self._phases = {phase: Histogram(_STEP_BOUNDS) for phase in _PHASES}
+        self._classes: dict[str, PooledAcceptance] = defaultdict(PooledAcceptance)
+        self._phases = {phase: Histogram(STEP_BOUNDS) for phase in _PHASES}
         self._goodput = Rate()
         self._times = TokenTimes()
         self._load_state = LoadState.FULL
@@ -157,19 +149,21 @@ class Metrics:
 
     def _observe_rounds(self, rounds: Sequence[Round]) -> None:
         # Many rounds of a step are alike: counting the kinds first makes the rest cheap.
-        evidence: dict[str, list[int]] = {}
+        evidence: dict[tuple[str, str], list[int]] = {}
         for kind, times in Counter(map(_KIND, rounds)).items():
             proposer, k, drafted, examined, accepted, reason, traffic_class = kind
             self._reasons[reason] += times
             self._lengths[proposer].add(k, times)
+            self._classes[traffic_class]  # known from its first round on
             if drafted:
                 self._proposers[proposer].add(drafted, examined, accepted, times)
-            of_class = evidence.setdefault(traffic_class, [0, 0])
-            if proposer != GRAMMAR:
-                of_class[0] += examined * times
-                of_class[1] += accepted * times
-        for name, (examined, accepted) in evidence.items():
-            self._classes[name].add(examined, accepted)
+            if examined and proposer != GRAMMAR:
+                seen = evidence.setdefault((traffic_class, proposer), [0, 0, 0])
+                seen[0] += times
+                seen[1] += examined * times
+                seen[2] += accepted * times
+        for (traffic_class, proposer), seen in evidence.items():
+            self._classes[traffic_class].add(proposer, *seen)
 
     def _observe_phases(self, phases: PhaseSeconds) -> None:
         for phase, histogram in self._phases.items():
@@ -219,9 +213,19 @@ class Metrics:
         )
         yield _gauges(
             "specd_acceptance",
-            "Accepted over examined draft tokens, old ones fading; NaN until something was examined.",
+            "Accepted over examined draft tokens, old ones fading, proposers weighted by their rounds; NaN at first.",
             ("class",),
-            [((name,), acceptance.value) for name, acceptance in self._classes.items()],
+            [((name,), pooled.value) for name, pooled in self._classes.items()],
+        )
+        yield _gauges(
+            "specd_proposer_acceptance",
+            "The same of each proposer alone.",
+            ("class", "proposer"),
+            [
+                ((name, proposer), value)
+                for name, pooled in self._classes.items()
+                for proposer, value in pooled.by_proposer().items()
+            ],
         )
 
     def _engine(self) -> Iterator[Metric]:

@@ -14,6 +14,9 @@ from engine.api import Output
 MAX_POSITIONS = 16
 """The config and the API limit k to it; of a longer round the rest would go uncounted by position."""
 
+STEP_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Seconds of a step's phase."""
+
 
 class Histogram:
     """Observations by bucket; `bounds` are the inclusive upper ones, ascending, without +Inf."""
@@ -90,6 +93,40 @@ class Acceptance:
     def value(self) -> float:
         """NaN while nothing has been examined."""
         return self._accepted / self._examined if self._examined else float("nan")
+
+
+class PooledAcceptance:
+    """A class's acceptance over all who draft for it.
+
+    Each proposer's own is kept apart and weighs by its rounds, old ones fading. So the number moves when a draft
+    becomes better or worse, or when others draft, which is why no alarm goes by it.
+    """
+
+    HALF_LIFE = 512.0
+    """Rounds of the class after which a round weighs half."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Acceptance] = {}
+        self._rounds: dict[str, float] = {}
+
+    def add(self, proposer: str, rounds: int, examined: int, accepted: int) -> None:
+        """Take one step's evidence of the class and this proposer together."""
+        fade = 0.5 ** (rounds / self.HALF_LIFE)
+        self._rounds = {name: weight * fade for name, weight in self._rounds.items()}
+        self._rounds[proposer] = self._rounds.get(proposer, 0.0) + rounds
+        self._of.setdefault(proposer, Acceptance()).add(examined, accepted)
+
+    def by_proposer(self) -> dict[str, float]:
+        """Each one's own."""
+        return {name: acceptance.value for name, acceptance in self._of.items()}
+
+    @property
+    def value(self) -> float:
+        """NaN while nothing has been examined."""
+        total = sum(self._rounds.values())
+        if not total:
+            return float("nan")
+        return sum(self._of[name].value * weight for name, weight in self._rounds.items()) / total
 
 
 class Rate:

@@ -11,7 +11,12 @@ COUNTS = {Verdict.BREACHED: Counts(100, 1), Verdict.FINE: Counts(100, 90), Verdi
 
 
 def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0):
-    labels = {"alertname": "SpecdAcceptanceCollapse", "class": traffic_class, "severity": "warning"}
+    labels = {
+        "alertname": "SpecdAcceptanceCollapse",
+        "class": traffic_class,
+        "proposer": "ngram",
+        "severity": "warning",
+    }
     labels |= {"target_revision": "t1", "draft_revision": "d1"}
     return Finding(RuleSection(below=0.2, for_seconds=for_seconds), labels, COUNTS[verdict], verdict)
 

@@ -104,6 +104,7 @@ def test_a_collapse_is_told_once_and_its_end_once():
     assert alert.labels == {
         "alertname": "SpecdAcceptanceCollapse",
         "class": "chat",
+        "proposer": "ngram",
         "severity": "warning",
         "target_revision": "t1",
         "draft_revision": "d1",

@@ -4,10 +4,11 @@ import pytest
 from pydantic import ValidationError
 
 from engine.api import Round
-from specd.alerts.rules import Counts, Evidence, Pair, Verdict, annotations, evaluate, watching
+from specd.alerts.rules import Counts, Evidence, Pair, Stratum, Verdict, annotations, evaluate, watching
 from specd.config.schema import AlertsSection, RuleSection
 
 PAIR = Pair("t1", "d1")
+CHAT = Stratum("chat", "ngram")
 
 
 def a_rule(**keys):
@@ -30,26 +31,26 @@ def test_only_the_first_position_counts():
     """Three tokens kept are one examined and accepted first position, as one token kept is."""
     evidence = Evidence(10.0)
     evidence.observe(rounds(3) + rounds(1) + rounds(0), now=0.0)
-    assert evidence.counts("chat", 10.0, 0.0) == Counts(examined=3, accepted=2)
+    assert evidence.counts(CHAT, 10.0, 0.0) == Counts(examined=3, accepted=2)
 
 
 def test_rounds_that_drafted_nothing_are_no_evidence():
     """With drafting off, the class is not even known; with it gone off, the evidence stays what it was."""
     evidence = Evidence(10.0)
     evidence.observe(rounds(0, drafted=0, count=100), now=0.0)
-    assert evidence.classes() == []
+    assert evidence.strata() == []
     evidence.observe(rounds(0, count=4), now=1.0)
     evidence.observe(rounds(0, drafted=0, count=100), now=2.0)
-    assert evidence.counts("chat", 10.0, 2.0) == Counts(examined=4, accepted=0)
+    assert evidence.counts(CHAT, 10.0, 2.0) == Counts(examined=4, accepted=0)
 
 
 def test_tokens_that_a_grammar_forces_are_no_evidence():
     """They are kept whatever the draft is worth: counted, they would hide that it has become worthless."""
     evidence = Evidence(10.0)
     evidence.observe(rounds(4, count=100, proposer="grammar"), now=0.0)
-    assert evidence.classes() == []
+    assert evidence.strata() == []
     evidence.observe(rounds(0, count=4) + rounds(4, count=100, proposer="grammar"), now=1.0)
-    assert evidence.counts("chat", 10.0, 1.0) == Counts(examined=4, accepted=0)
+    assert evidence.counts(CHAT, 10.0, 1.0) == Counts(examined=4, accepted=0)
 
 
 def test_evidence_leaves_with_the_window():
@@ -57,9 +58,9 @@ def test_evidence_leaves_with_the_window():
     evidence = Evidence(10.0)
     for second in range(100):
         evidence.observe(rounds(1), now=float(second))
-    assert evidence.counts("chat", 5.0, 99.0) == Counts(examined=5, accepted=5)
-    assert evidence.counts("chat", 1000.0, 99.0).examined == 10
-    assert evidence.counts("chat", 5.0, 200.0).examined == 0
+    assert evidence.counts(CHAT, 5.0, 99.0) == Counts(examined=5, accepted=5)
+    assert evidence.counts(CHAT, 1000.0, 99.0).examined == 10
+    assert evidence.counts(CHAT, 5.0, 200.0).examined == 0
 
 
 def test_a_clock_that_jumps_back_loses_no_evidence_for_good():
@@ -67,7 +68,7 @@ def test_a_clock_that_jumps_back_loses_no_evidence_for_good():
     evidence = Evidence(10.0)
     evidence.observe(rounds(1, count=3), now=1000.0)
     evidence.observe(rounds(0, count=2), now=500.0)
-    assert evidence.counts("chat", 10.0, 500.0) == Counts(examined=2, accepted=0)
+    assert evidence.counts(CHAT, 10.0, 500.0) == Counts(examined=2, accepted=0)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +89,28 @@ def test_under_the_floor_is_a_breach_and_on_it_is_fine(bad, good, verdict):
 
 
 def test_classes_are_judged_apart():
-    """A good class does not hide a bad one, and a class without evidence is neither."""
+    """A good class does not hide a bad one, and a class with too little evidence is neither."""
     evidence = Evidence(10.0)
     evidence.observe(rounds(0, count=9, traffic_class="code") + rounds(3, count=99), now=0.0)
+    evidence.observe(rounds(0, count=3, traffic_class="math"), now=0.0)
     rules = [a_rule(), a_rule(traffic_class="math")]
     assert sorted(verdicts(rules, evidence, 0.0), key=str) == [
         ("chat", Verdict.FINE),
         ("code", Verdict.BREACHED),
         ("math", Verdict.NO_EVIDENCE),
     ]
+
+
+def test_proposers_of_a_class_are_judged_apart():
+    """A good one does not hide that another is ruined, nor does a policy that turns to a worse one look like drift."""
+    evidence = Evidence(10.0)
+    evidence.observe(rounds(3, count=99) + rounds(0, count=9, proposer="eagle"), now=0.0)
+    findings = evaluate([a_rule()], evidence, PAIR, 0.0)
+    assert [(one.labels["class"], one.labels["proposer"], one.verdict) for one in findings] == [
+        ("chat", "ngram", Verdict.FINE),
+        ("chat", "eagle", Verdict.BREACHED),
+    ]
+    assert "drafted by eagle" in annotations(findings[1])["summary"]
 
 
 def test_a_rule_for_a_class_takes_it_out_of_the_star_of_the_same_severity():
@@ -126,6 +140,6 @@ def test_the_annotations_carry_the_numbers():
     evidence.observe(rounds(0, count=7) + rounds(2), now=0.0)
     [finding] = evaluate([a_rule()], evidence, PAIR, 0.0)
     texts = annotations(finding)
-    assert texts["summary"] == "Acceptance of class chat is 0.12, under the floor of 0.5"
+    assert texts["summary"] == "Acceptance of class chat, drafted by ngram, is 0.12, under the floor of 0.5"
     for part in ("1 of 8", "10 s", "chat", "target t1", "draft d1", "floor is 0.5"):
         assert part in texts["description"]

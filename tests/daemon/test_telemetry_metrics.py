@@ -93,6 +93,7 @@ CONTRACT = {
     "specd_time_to_first_token_seconds": "histogram",
     "specd_inter_token_seconds": "histogram",
     "specd_acceptance": "gauge",
+    "specd_proposer_acceptance": "gauge",
     "specd_target_info": "gauge",
     "specd_alerts": "gauge",
     "specd_webhook_deliveries": "counter",
@@ -185,6 +186,19 @@ def test_forced_tokens_are_counted_but_are_no_acceptance():
     assert value(metrics, "specd_spec_decode_num_accepted_tokens_total", proposer="grammar") == 4
     assert math.isnan(value(metrics, "specd_acceptance", **{"class": "chat"}))
     assert ledger.acceptance() == {"chat": None}
+
+
+def test_the_acceptance_of_a_class_is_that_of_its_proposers_weighted_by_their_rounds():
+    """Not by their tokens, of which whoever drafts long has more; and each proposer's own stays to be seen."""
+    metrics = Metrics(version="1")
+    metrics.observe_step(a_step([a_round(drafted=4, examined=4, accepted=4)]), 0.0)
+    metrics.observe_step(a_step([a_round(proposer="eagle", drafted=1, examined=1, accepted=0)]), 0.0)
+    own = [
+        value(metrics, "specd_proposer_acceptance", **{"class": "chat", "proposer": proposer})
+        for proposer in ("ngram", "eagle")
+    ]
+    assert own == [1.0, 0.0]
+    assert value(metrics, "specd_acceptance", **{"class": "chat"}) == pytest.approx(0.5, abs=0.01)
 
 
 def test_acceptance_follows_the_evidence_and_waits_where_there_is_none():

@@ -52,7 +52,9 @@ settings = st.builds(
     k_max=st.integers(0, 16),
     static_k=st.integers(0, 16),
     prior=st.floats(0, 1),
-    draft_cost=st.floats(0, 1),
+    draft_cost=st.none() | st.floats(0, 1),
+    row_cost=st.none() | st.floats(0, 1),
+    tree_nodes=st.integers(0, 63),
     probe_every=st.integers(1, 5),
     probe_k=st.integers(1, 16),
     load=st.just(LoadSettings(dwell_steps=2)),
@@ -91,7 +93,7 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
 @pytest.mark.parametrize(
     ("rules", "request_view", "running", "expected"),
     [
-        ({}, view(), 1, Decision(3, Reason.CLASS_PRIOR, "class acceptance 0.60: k = 3 is best")),
+        ({}, view(), 1, Decision(3, Reason.CLASS_PRIOR, "ngram at class acceptance 0.60: k = 3 brings 1.75")),
         ({"prior": 0.02}, view(), 1, (0, Reason.LOW_ACCEPTANCE)),
         ({}, view(speculate=False), 1, (0, Reason.REQUEST_OFF)),
         ({}, view(fixed_k=3), 1, Decision(3, Reason.REQUEST_FIXED, "the request asked for k = 3")),
@@ -121,16 +123,19 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
     ],
 )
 def test_the_reason_names_what_settled_k_last(rules, request_view, running, expected):
-    decision = only(Controller(PolicySettings(**{"draft_cost": 0.02, **rules})), request_view, running)
+    decision = only(
+        Controller(PolicySettings(**{"draft_cost": 0.02, "row_cost": 0.06, **rules})), request_view, running
+    )
     assert expected in {replace(decision, option=None), (decision.k, decision.reason)}
 
 
 def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
     controller = Controller(PolicySettings(load=ROOMY))
-    controller.observe([*rounds(20, 4, request="good"), *rounds(20, 0, request="bad")])
+    bad = [*rounds(10, 1, request="bad"), *rounds(20, 0, request="bad")]
+    controller.observe([*rounds(20, 4, request="good"), *bad])
     good, bad, new = decide(controller, view("good"), view("bad"), view("new"))
     assert (good.k, good.reason) == (8, Reason.ACCEPTANCE)
-    assert bad.k < new.k < good.k
+    assert bad.k < new.k <= good.k
     assert new.reason is Reason.CLASS_PRIOR
 
 
@@ -180,21 +185,23 @@ def test_a_reload_keeps_what_was_learned():
 
 
 def test_a_reload_keeps_the_load_state_until_its_dwell_is_over():
-    controller = Controller(PolicySettings(draft_cost=0.02))
+    controller = Controller(PolicySettings(draft_cost=0.02, row_cost=0.06))
     only(controller, view(), running=40)
-    controller.configure(PolicySettings(load=ROOMY, draft_cost=0.02))
+    controller.configure(PolicySettings(load=ROOMY, draft_cost=0.02, row_cost=0.06))
     ks = [only(controller, view()).k for _ in range(ROOMY.dwell_steps)]
     assert ks == [0] * (ROOMY.dwell_steps - 1) + [3]
 
 
 def test_a_reload_reaches_every_part():
-    controller = Controller(PolicySettings(draft_cost=0.02, load=ROOMY))
+    controller = Controller(PolicySettings(draft_cost=0.02, row_cost=0.06, load=ROOMY))
     assert only(controller, view("a")).k == 3
-    controller.configure(PolicySettings(draft_cost=0.02, prior=0.95, load=ROOMY))
+    controller.configure(PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.95, load=ROOMY))
     assert only(controller, view("b")).k == 8
-    controller.configure(PolicySettings(draft_cost=0.02, prior=0.95, load=LoadSettings(table=((1000, 2),))))
+    controller.configure(
+        PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.95, load=LoadSettings(table=((1000, 2),)))
+    )
     assert only(controller, view("c")).k == 2
-    controller.configure(PolicySettings(draft_cost=0.02, prior=0.01, probe_every=1))
+    controller.configure(PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.01, probe_every=1))
     assert only(controller, view("d")).reason is Reason.PROBE
 
 

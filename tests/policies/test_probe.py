@@ -18,7 +18,7 @@ def view(name, *, remaining=1000, speculate=True, fixed_k=None):
 
 def hopeless(every, load=NEVER_OFF, **settings):
     """A controller whose class has been seen to fail."""
-    controller = Controller(PolicySettings(probe_every=every, load=load, **settings))
+    controller = Controller(PolicySettings(probe_every=every, load=load, row_cost=0.06, **settings))
     controller.observe([Observation("old", "chat", "ngram", 4, 1, 0)] * 60)
     controller.forget("old")
     return controller

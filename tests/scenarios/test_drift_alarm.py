@@ -75,8 +75,11 @@ async def test_ruined_draft_raises_the_alarm(daemon: RealDaemon, receiver: Alert
     firing, resolved = map(told, receiver.received)
     assert (firing["status"], resolved["status"]) == ("firing", "resolved")
     assert firing["labels"] == resolved["labels"]
-    assert {"alertname": "SpecdAcceptanceCollapse", "class": "chat"}.items() <= firing["labels"].items()
+    told_of = {"alertname": "SpecdAcceptanceCollapse", "class": "chat", "proposer": "layer-skip"}
+    assert told_of.items() <= firing["labels"].items()
     assert firing["labels"]["draft_revision"] == "d1"
-    assert firing["annotations"]["summary"].startswith("Acceptance of class chat is 0.")
+    assert firing["annotations"]["summary"].startswith(
+        "Acceptance of class chat, drafted by layer-skip, is 0."
+    )
     await seen(lambda: daemon.metrics()[DELIVERED] == 2, "both deliveries to be counted")
     assert not [alert for alert in daemon.get("/admin/v1/alerts").json()["alerts"] if alert["endsAt"] is None]
