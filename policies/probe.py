@@ -104,7 +104,8 @@ class Probes:
         option = self._trials.due(request.traffic_class, others, LOOK_EVERY * self._every)
         if option is None:
             return None
-        k = min(max(self._k, self._picker.best_k(request, option)), option.k, self._room(request, cap))
+        wanted = decision.k if decision.reason is Reason.STATIC else self._picker.best_k(request, option)
+        k = min(max(self._k, wanted), option.k, self._room(request, cap))
         if k == 0:
             return None
         self._trials.looked(request.traffic_class)

@@ -94,7 +94,7 @@ def make_engine(
     ) -> Engine:
         head = head or tiny_heads.get(kind, Path())
         draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3, skip_layers=skip, head_path=str(head))
-        policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED)
+        policy = PolicySettings(kind="static", static_k=k, k_max=16, load=UNCAPPED, tree_nodes=0)
         settings = {"kv_bytes": 1 << 20, "block_size": 4, **launch}
         part = part or ModelPart(model, drafts or near_draft)
         parts = Parts({"model": part}) if kind == "model" else None

@@ -78,16 +78,30 @@ def test_a_shortage_says_what_to_lower(kv: int, verify: int, sentence: str | Non
 
 
 def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
-    launch = Launch(model_path="", kv_bytes=MIB, max_running=4, policy=PolicySettings(k_max=3))
+    launch = Launch(model_path="", kv_bytes=MIB, max_running=4, policy=PolicySettings(k_max=3, tree_nodes=0))
     needs = budget(launch, tiny, Parts())
     assert needs.kv == MIB
     assert needs.verify > 4 * 4 * tiny.vocabulary * tiny.dtype.itemsize
     bare = replace(tiny, row_width=0)
-    more = Launch(model_path="", max_running=8, max_batch_tokens=0, policy=PolicySettings(k_max=7))
+    longer = PolicySettings(k_max=7, tree_nodes=0)
+    more = Launch(model_path="", max_running=8, max_batch_tokens=0, policy=longer)
     assert (
         budget(more, bare, Parts()).verify
         == 4 * budget(structs.replace(launch, max_batch_tokens=0), bare, Parts()).verify
     )
+
+
+def test_trees_have_room_as_long_as_the_load_leaves_them_any(tiny: LoadedModel) -> None:
+    """By the default table k_max = 8 is left to two at a time, so that 48 chains need more rows than trees do."""
+    bare = replace(tiny, row_width=0)
+
+    def verify(running: int, nodes: int) -> int:
+        policy = PolicySettings(k_max=8, tree_nodes=nodes)
+        launch = Launch(model_path="", max_running=running, max_batch_tokens=0, policy=policy)
+        return budget(launch, bare, Parts()).verify
+
+    assert verify(2, 35) == 4 * verify(2, 0)
+    assert verify(48, 35) == verify(48, 0)
 
 
 def test_the_logits_of_a_prompt_have_room(tiny: LoadedModel) -> None:

@@ -182,7 +182,7 @@ def test_a_pause_at_k_0_leaves_nothing_stale(make_engine: MakeEngine, kind: str)
     steady = generate(make_engine(kind), request("a", COPY, max_tokens=60))["a"].report
     engine = make_engine(kind)
     draft = DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3)
-    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED, tree_nodes=0)
     engine.submit(request("a", COPY, max_tokens=60))
     reports = []
     for step in range(60):
