@@ -9,11 +9,13 @@ from safetensors.torch import load_file, save_file
 
 from engine.api import DraftSettings
 from engine.draft.base import Ask
+from engine.draft.mapped import MappedTokens
 from engine.draft.model_part import ModelPart, load_model
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
+from engine.pairing.shared import SharedTokens
 from engine.sequence import Sequence
 from tests.engine.conftest import MakeEngine, generate, request
 from tests.engine.test_lossless import COPY, PROMPTS
@@ -91,3 +93,30 @@ def test_a_mapped_law_lies_on_the_shared_tokens_alone(tiny: LoadedModel, tmp_pat
     assert torch.isin(torch.tensor(draft.tokens), shared).all()
     assert torch.allclose(draft.probs[:, shared].sum(dim=1), torch.ones(5))
     assert torch.allclose(draft.probs.sum(dim=1), torch.ones(5))
+
+
+def test_places_go_to_the_texts_asked_for_last_and_are_never_taken_from_one_that_is_being_written() -> None:
+    """Four blocks of four places, for texts that each take three."""
+    shared = SharedTokens(make_tokenizer(), make_tokenizer(), target_size=KNOWN, draft_size=KNOWN)
+    reader, pool = MappedTokens(shared, blocks=4, block_size=4), BlockPool(20, 4)
+    a, b = (Sequence(request(name, [7] * 9), pool, None) for name in ("a", "b"))
+    first = reader.open(a, 3)
+    assert first is not None
+    assert (first.start, len(first.fresh), first.end) == (0, 9, 9)
+    assert reader.open(b, 3) is None
+    reader.close(a, 11, [8, 9, 10])
+    a.extend([8, 20])
+    again = reader.open(a, 1)
+    assert again is not None
+    assert (again.start, again.fresh) == (10, [20])  # the accepted guess is there, the rejected one is not
+    reader.close(a, 11, [])
+    taken = reader.open(b, 3)
+    assert taken is not None
+    reader.close(b, 9, [])
+    anew = reader.open(a, 1)
+    assert anew is not None
+    assert (anew.start, len(anew.fresh)) == (0, 11)
+    reader.close(a, 11, [])
+    reader.forget("a")
+    reader.forget("a")
+    assert reader.open(b, 7) is not None
