@@ -94,10 +94,12 @@ def load(
     *,
     cache: Path | None = None,
     quantization: str = "none",
+    squeeze: bool = True,
 ) -> LoadedModel:
     """Load, quantise, check and pack. On a CPU, native kernels are built into `cache`; None does without them.
 
-    Raises UnsupportedModelError or OSError with a sentence for the user.
+    squeeze: hold weights so that they are quick to read, for steps of few rows; who reads long texts does better
+    without. Raises UnsupportedModelError or OSError with a sentence for the user.
     """
     config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
     if config.model_type in ENCODER_DECODERS:
@@ -117,7 +119,7 @@ def load(
         packed = can_pack(dtype, device) and weight_bytes <= _HELD_TWICE
         weight_bytes += type(quantised[0]).tune(quantised, packed=packed, say=say)
     kernels = _triton(say) if device.type == "cuda" else _native(cache, dtype, say)
-    forward, kernels = _forward(model, found, expected, kernels, say)
+    forward, kernels = _forward(model, found, expected, kernels, say, squeeze=squeeze)
     text = config.get_text_config()
     return LoadedModel(
         forward=forward,
@@ -170,10 +172,16 @@ def _native(cache: Path | None, dtype: torch.dtype, say: Callable[[str], None]) 
 
 
 def _forward(
-    model: Any, found: Probe, expected: Tensor, kernels: Kernels | None, say: Callable[[str], None]
+    model: Any,
+    found: Probe,
+    expected: Tensor,
+    kernels: Kernels | None,
+    say: Callable[[str], None],
+    *,
+    squeeze: bool,
 ) -> tuple[Forward, Kernels | None]:
     """The fastest combination that passes the self-check, the plain one last. Raises UnsupportedModelError."""
-    for name, make, used, copied in _candidates(model, found, kernels):
+    for name, make, used, copied in _candidates(model, found, kernels, squeeze=squeeze):
         missing = copied - available_bytes(model.device)
         if missing > 0:
             say(f"not used: {name}: it copies the weights, for which {mib(missing)} of memory are missing")
@@ -192,12 +200,12 @@ def _forward(
     return forward, None
 
 
-def _candidates(model: Any, found: Probe, kernels: Kernels | None) -> Iterator[_Candidate]:
+def _candidates(model: Any, found: Probe, kernels: Kernels | None, *, squeeze: bool) -> Iterator[_Candidate]:
     """The fast paths that may suit, fastest first."""
     native = kernels if isinstance(kernels, NativeOps) else None
     kind = "Triton" if native is None else "native"
     copy = _weight_bytes(model) if model.device.type == "cpu" else 0  # a GPU says itself when it is full
-    if native is not None and FusedForward.suits(model, native):
+    if squeeze and native is not None and FusedForward.suits(model, native):
         fused = partial(FusedForward, model, found.extras, native)
         yield _Candidate("fused forward, squeezed weights", fused, native, copy * 3 // 4)
     if LeanForward.suits(model):

@@ -1,6 +1,7 @@
 """`specd draft`: drafts that are more than a lookup."""
 
 from specd.cli.draft_files import add_check, add_list
+from specd.cli.draft_train import add_train
 from specd.cli.parser import Arguments, Parser, describe
 
 
@@ -12,14 +13,15 @@ def add_arguments(parser: Parser) -> None:
         """
         specd draft list                            what the package holds and the config names
         specd draft check ./head                    what is it?
-        specd draft check ./small --target demo     can it draft for the demo model?""",
+        specd draft check ./small --target demo     can it draft for the demo model?
+        specd draft train --kind eagle3 --target demo --prompts builtin --out ./head""",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     add_list(actions)
     add_check(actions)
+    add_train(actions)
 
 
 def run(args: Arguments) -> int:
     """Do what was asked."""
-    args.action(args)
-    return 0
+    return args.action(args) or 0
