@@ -68,6 +68,11 @@ class Lesson:
         self._target = target.forward
         self._heard = [Heard(target.forward, excerpt, target.device) for excerpt in excerpts]
 
+    @property
+    def rounds(self) -> int:
+        """That begin in the texts."""
+        return sum(len(heard.rows) for heard in self._heard)
+
     def counts(self, skip: Skip, positions: int) -> Counts:
         """By position, of all texts."""
         draft = self._target.without_layers(skip)

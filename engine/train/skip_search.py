@@ -18,6 +18,8 @@ class Progress(NamedTuple):
     tried: int
     best: Skip
     worth: float
+    left: int
+    """Sets that are still looked at, about, if no better one is found."""
 
 
 def search(layers: int, worth: Callable[[Skip], float], *, width: int) -> Iterator[Progress]:
@@ -31,12 +33,14 @@ def search(layers: int, worth: Callable[[Skip], float], *, width: int) -> Iterat
     while beam and since < _PATIENCE:
         since += 1
         found: list[tuple[float, Skip]] = []
-        for skip in _wider(beam, layers):
+        wider = _wider(beam, layers)
+        for skip in wider:
             found.append((-worth(skip), skip))
             tried += 1
             if -found[-1][0] > best_worth:
                 best, best_worth, since = skip, -found[-1][0], 0
-            yield Progress(tried, best, best_worth)
+            left = len(wider) - len(found) + (_PATIENCE - since) * width * layers
+            yield Progress(tried, best, best_worth, left)
         beam = [skip for _, skip in sorted(found)[:width]]
 
 

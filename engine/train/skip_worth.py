@@ -15,7 +15,7 @@ from engine.model.runner import Runner
 from policies.settings import PolicySettings
 
 _LONGEST_DRAFT: Final = PolicySettings().k_max
-_ROW_COST: Final = PolicySettings().row_cost or 0.0
+_ROW_COST: Final = 0.01  # of verifying one more row, about
 _TIMES: Final = 15  # each of the two is timed so often, in turns
 
 

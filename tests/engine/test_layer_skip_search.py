@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,11 @@ from engine.kv.pool import BlockPool
 from engine.kv.table import BlockTable
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
+from engine.skipset import read_skip_set
+from engine.train import answers, kinds
 from engine.train.agreement import Counts, Excerpt, Heard, count
+from engine.train.errors import TrainError
+from engine.train.job import Job
 from engine.train.layer_skip import Journal, Lesson, Tried, judged, searched, split
 from engine.train.skip_search import Skip, search
 from engine.train.skip_worth import Costs, best
@@ -69,7 +74,7 @@ def test_what_is_counted_in_one_forward_a_level_is_what_rounds_from_every_token_
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+def planted_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A target whose layers 1 and 2 add nothing."""
     path = make_model_dir(tmp_path_factory.mktemp("planted"))
     weights = load_file(path / "model.safetensors")
@@ -77,7 +82,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
         for name in ("self_attn.o_proj", "mlp.down_proj"):
             weights[f"model.layers.{layer}.{name}.weight"].zero_()
     save_file(weights, path / "model.safetensors", {"format": "pt"})
-    return load(path, torch.float32, torch.device("cpu"), lambda _: None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def planted(planted_dir: Path) -> LoadedModel:
+    return load(planted_dir, torch.float32, torch.device("cpu"), lambda _: None)
 
 
 def test_the_search_finds_the_layers_that_do_nothing(planted: LoadedModel, tmp_path: Path) -> None:
@@ -145,3 +155,53 @@ def test_tried_sets_are_read_as_they_were_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "tried.jsonl")
     journal.add(Tried((1, 2), 30, 20))
     assert Journal(tmp_path / "tried.jsonl").tried == {(1, 2): Tried((1, 2), 30, 20)}
+
+
+def job_of(target: Path, out: Path, texts: list[answers.Text]) -> Job:
+    """A job whose prompts have been answered."""
+    job = Job(
+        kind="layer-skip",
+        target=str(target),
+        fingerprint="0123456789ab",
+        prompts="chats.jsonl",
+        out=str(out),
+        tokens=1,
+        dtype="float32",
+        workers=1,
+    )
+    job.work.mkdir(parents=True)
+    job.prompts_file.write_text("")
+    job.answers(0).write_bytes(b"".join(msgspec.json.encode(text) + b"\n" for text in texts))
+    return job
+
+
+def answer(number: int, said: list[int], temperature: float = 0.0) -> answers.Text:
+    return answers.Text(
+        number=number, traffic_class="chat", temperature=temperature, prompt=PROMPT, answer=said
+    )
+
+
+def test_a_job_ends_in_a_file_that_says_what_to_expect_and_a_second_start_tries_nothing(
+    planted_dir: Path, tmp_path: Path
+) -> None:
+    """Drawn answers are left out: the draft was not to say what was drawn."""
+    texts = [answer(i, [int(t) for t in RNG.integers(3, VOCABULARY, size=12)]) for i in range(4)]
+    job = job_of(planted_dir, tmp_path / "out", [*texts, answer(9, [1] * 50, temperature=0.7)])
+    kinds.load("layer-skip").train(job)
+    found = read_skip_set(tmp_path / "out")
+    assert found.skip == (1, 2)
+    assert (found.target, found.layers, found.tokens) == ("0123456789ab", 4, 24)
+    assert found.acceptance[0] == 1.0
+    assert 0 < found.cost < 1
+    assert found.speedup > 0
+    assert "--kind=layer-skip" in found.command
+    tried = (job.work / "tried.jsonl").read_bytes()
+    kinds.load("layer-skip").train(job)
+    assert (job.work / "tried.jsonl").read_bytes() == tried
+    assert read_skip_set(tmp_path / "out") == found
+
+
+def test_a_job_without_greedy_answers_is_refused(planted_dir: Path, tmp_path: Path) -> None:
+    job = job_of(planted_dir, tmp_path / "out", [answer(0, [5] * 9, temperature=0.7)])
+    with pytest.raises(TrainError, match="no answer is left to search on: give more prompts"):
+        kinds.load("layer-skip").train(job)
