@@ -295,7 +295,7 @@ def test_after_a_pause_a_draft_like_the_target_is_as_right_as_before(
     """What was written without it is read when it is asked again, once and in one pass."""
     engine = make_engine("model", k=3, drafts=replace(tiny, forward=tiny.forward.without_layers(())))
     draft = DraftSettings(kinds=("model",))
-    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED, tree_nodes=0)
     engine.submit(request("a", PROMPTS["block"], max_tokens=39))
     reports = []
     for step in range(40):
