@@ -127,7 +127,7 @@ def make_model_dir(
 ) -> Path:
     """Write config, random weights, tokenizer and chat template of a tiny model. A larger scale makes surer rows."""
     torch.manual_seed(seed)
-    values = _COMMON | FAMILIES[family] | changes
+    values = _COMMON | FAMILIES.get(family, {}) | changes
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **values))
     with torch.no_grad():
         for name, parameter in model.named_parameters():

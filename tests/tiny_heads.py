@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.tiny import VOCABULARY
+from tests.tiny import VOCABULARY, make_model_dir
 
 HIDDEN, LAYERS, KNOWN = 64, 4, 96
 Heads = tuple[int, int, int]
@@ -153,4 +153,40 @@ def write_medusa(
         torch.save(tensors, path / "medusa_lm_head.pt")
     else:
         save_file(tensors, path / "medusa_lm_head.safetensors")
+    return path
+
+
+_MELLUM = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_mtp_layers": 1,
+    "sliding_window": 8,
+    "layer_types": ["full_attention", *["sliding_attention"] * 4],  # the last one is the module's
+}
+
+
+def make_mtp_dir(path: Path, family: str) -> Path:
+    """A target with a multi-token-prediction module, by the keys that the family's files have for it.
+
+    The module's decoder layer is the last one of a target that is a layer deeper.
+    """
+    make_model_dir(path, family, num_hidden_layers=LAYERS + 1, **(_MELLUM if family == "mellum" else {}))
+    config = json.loads((path / "config.json").read_text())
+    whole = [key for key, value in config.items() if isinstance(value, list) and len(value) == LAYERS + 1]
+    config |= {key: config[key][:LAYERS] for key in whole} | {"num_hidden_layers": LAYERS}
+    (path / "config.json").write_text(json.dumps(config))
+    generator = torch.Generator().manual_seed(1)
+    last = f"model.layers.{LAYERS}."
+    names = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+    added = dict(zip(names, (f"{last}{name}.weight" for name in names), strict=True))
+    tensors = load_file(path / "model.safetensors")
+    if family == "mellum":
+        tensors = {key.replace(last, "mtp.layers.0."): value for key, value in tensors.items()}
+        own = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
+        added = {name: f"mtp.{key}.weight" for name, key in zip(names, own, strict=True)}
+    for name, key in added.items():
+        size = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
+        tensors[key] = torch.randn(size, generator=generator)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
     return path

@@ -40,7 +40,7 @@ from engine.transfer import send
 from policies.base import Option
 
 NAME: Final = "eagle"
-_OPTIONS: Final = tuple(Option(NAME, 8, width=width) for width in (1, 2, 4))
+_LEVELS: Final = 8
 _CATCH_UP: Final = 2048  # rows of a text that are computed in one round, at most: others wait for it
 # Stands for tokens that the head does not know: never drawn while it knows one that may follow, and a number still
 # where a grammar allows none that it knows.
@@ -53,6 +53,7 @@ class EaglePart:
 
     head: LoadedHead
     target: LoadedModel
+    name: str = NAME
 
     @property
     def weight_bytes(self) -> int:
@@ -72,7 +73,7 @@ class EaglePart:
     def proposer(self, memory: KVMemory, runner: Runner) -> "EagleProposer":
         """See Part."""
         del runner  # the head has keys of its own
-        return EagleProposer(self.head, self.target, memory)
+        return EagleProposer(self.name, self.head, self.target, memory)
 
 
 def load_part(settings: DraftSettings, target: LoadedModel, say: Callable[[str], None]) -> EaglePart:
@@ -83,23 +84,23 @@ def load_part(settings: DraftSettings, target: LoadedModel, say: Callable[[str],
 class EagleProposer:
     """Chains and trees from a head."""
 
-    name = NAME
-
-    def __init__(self, head: LoadedHead, target: LoadedModel, memory: KVMemory) -> None:
-        """memory: the target's, with its features."""
+    def __init__(self, name: str, head: LoadedHead, target: LoadedModel, memory: KVMemory) -> None:
+        """name: of the kind. memory: the target's, with its features."""
+        self.name = name
         self.cost = 0.03 + head.weight_bytes / target.weight_bytes
         self._head = head
         self._vocabulary = target.vocabulary
-        self._features = memory.features[NAME]  # [slots, H]
+        self._features = memory.features[name]  # [slots, H]
         self._memory = KVMemory(
             {0: head.kv_shape}, memory.scrap, memory.block_size, target.dtype, target.device, begin=1
         )
         self._runner = Runner(self._memory, head.kernels)
         self._follower = Follower(memory.block_size)
+        self._options = tuple(Option(name, _LEVELS, width=width) for width in (1, 2, 4))
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """See Proposer. Nothing for a text of one token, of which nothing is understood yet."""
-        return _OPTIONS if len(sequence.tokens) > 1 else ()
+        return self._options if len(sequence.tokens) > 1 else ()
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from engine.api import DraftKind, DraftSettings
-from engine.draft import eagle, medusa
+from engine.draft import eagle, medusa, mtp
 from engine.draft.base import Proposer
 from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
@@ -77,6 +77,7 @@ _PARTS: Final[Mapping[DraftKind, LoadPart]] = {
     "eagle": eagle.load_part,
     "medusa": medusa.load_part,
     "model": load_model,
+    "mtp": mtp.load_part,
 }
 _MAKERS: Final[Mapping[DraftKind, Callable[[Bench], Proposer]]] = {
     "ngram": lambda bench: NgramProposer(bench.settings),

@@ -7,6 +7,7 @@ _ROPE_COUPLED: Final = {"longrope", "dynamic"}
 # They have is_decoder = false in their config and never look at it.
 _DECODERS_WHATEVER_IT_SAYS: Final = {"gpt_neox", "gpt_neox_japanese"}
 ENCODER_DECODERS: Final = ("mt5", "t5", "umt5")
+MODULE_FAMILIES: Final = ("deepseek_v3", "glm4_moe", "mellum", "sarvam_mla", "sarvam_moe")
 QUANTIZATIONS: Final = ("none", "int8", "fp8")
 
 
@@ -59,6 +60,13 @@ def _rope_reason(kind: str, config: Any) -> str | None:
             "packed requests would change each other"
         )
     return None
+
+
+def modules_reason(kind: str) -> str | None:
+    """Why targets of this model_type have no multi-token-prediction modules that can draft, or None."""
+    if kind in MODULE_FAMILIES:
+        return None
+    return f"transformers loads no multi-token-prediction modules of {kind}: it does for {', '.join(MODULE_FAMILIES)}"
 
 
 def quantization_reason(scheme: str, device: str, dtype: str) -> str | None:

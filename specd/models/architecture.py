@@ -12,9 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from engine.model.support import ENCODER_DECODERS, quantization_reason, unsupported_reason
+from engine.model.support import ENCODER_DECODERS, modules_reason, quantization_reason, unsupported_reason
 
-__all__ = ["quantization_reason", "unsupported"]
+__all__ = ["modules_reason", "quantization_reason", "unsupported"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from engine.pairing.pair import misfit as model_misfit
 from engine.skipset import misfit as skip_misfit
 from specd.config.schema import DraftSection
 from specd.errors import ModelError
+from specd.models.architecture import modules_reason
 from specd.models.cache import HashCache
 from specd.models.directory import read_config
 from specd.models.identity import fingerprint
@@ -20,7 +21,10 @@ def misfit(draft: DraftSection, target: Path, hashes: HashCache) -> str | None:
     found = draft.skip_set
     if found is not None and (reason := skip_misfit(found, fingerprint(target, hashes))):
         return f"model.draft.skip_file: {reason}"
-    layers = read_config(target).get("num_hidden_layers")
+    config = read_config(target)
+    if "mtp" in draft.kinds and (reason := modules_reason(str(config.get("model_type")))):
+        return f"model.draft.kind: {reason}"
+    layers = config.get("num_hidden_layers")
     skipped = draft.skipped or ()
     if not isinstance(layers, int) or all(0 <= layer < layers for layer in skipped):
         return None
