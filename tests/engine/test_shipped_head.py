@@ -1,5 +1,7 @@
 """What training writes is what drafts: on a tiny target by value, and the head in the package by its files."""
 
+import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from engine.train.errors import TrainError
 from tests.tiny import VOCABULARY, make_model_dir
 
 CPU = torch.device("cpu")
+DEMO = Path(str(resources.files("engine"))) / "heads" / "demo"
+MOST_BYTES = 24_000_000
 
 
 def test_what_is_written_drafts_as_what_was_trained(tiny_dir: Path, tmp_path: Path) -> None:
@@ -49,6 +53,20 @@ def test_what_is_written_drafts_as_what_was_trained(tiny_dir: Path, tmp_path: Pa
         torch.testing.assert_close(said.logits, (guess.rows @ guess.matrix.T)[0], atol=1e-4, rtol=1e-4)
     assert files.targets is not None
     assert torch.equal(files.targets, kept)
+
+
+def test_the_head_in_the_package_fits_the_demo_model_and_says_how_it_was_made() -> None:
+    """By its files alone; what it earns is measured by `make bench`."""
+    files = read_eagle(DEMO, Fit(576, 49152, 30))
+    assert files.shape.taps == (2, 15, 27)
+    assert (DEMO / "model.safetensors").stat().st_size <= MOST_BYTES
+    record = json.loads((DEMO / "record.json").read_text())
+    assert record["command"].startswith("specd draft train ")
+    assert len(record["target_fingerprint"]) > 8
+    for name, least in (("chat", 0.55), ("code", 0.6)):
+        first, second, third = record["acceptance"][name]["greedy"][:3]
+        assert first >= least
+        assert min(second, third) >= 0.85 * first
 
 
 def test_a_target_of_other_blocks_is_refused(tmp_path: Path) -> None:
