@@ -137,12 +137,15 @@ def test_seeded_sampling_does_not_depend_on_who_shares_the_batch(make_engine: Ma
     assert generate(make_engine(kind, max_batch_tokens=32), *company, mine)["mine"].tokens == alone.tokens
 
 
+@pytest.mark.parametrize("kind", ["ngram", "suffix"])
 @pytest.mark.parametrize("k", [1, 3, 8])
-def test_a_seeds_text_does_not_depend_on_what_was_looked_up(make_engine: MakeEngine, k: int) -> None:
-    """Sampled text of prompt lookup equals plain decoding's, token by token, so it repeats whatever the policy does."""
+def test_a_seeds_text_does_not_depend_on_what_was_looked_up(
+    make_engine: MakeEngine, kind: str, k: int
+) -> None:
+    """Sampled text of lookups equals plain decoding's, token by token, so it repeats whatever the policy does."""
     asked = [request(str(s), COPY, temperature=0.8, top_k=4, seed=s) for s in range(6)]
     plain = generate(make_engine("none"), *asked)
-    drafted = generate(make_engine("ngram", k=k), *asked)
+    drafted = generate(make_engine(kind, k=k), *asked)
     assert {n: o.tokens for n, o in drafted.items()} == {n: o.tokens for n, o in plain.items()}
     assert sum(sum(o.report.accepted) for o in drafted.values()) > 0
 
