@@ -42,6 +42,9 @@ HIGHEST: Final = 0.99
 _SHRINKAGE: Final = 0.25  # in half-lives
 _CLASS_SPAN: Final = 16.0  # half-life of a class in half-lives of a request: it pools many requests
 _CONTRADICTION: Final = 3.5  # standard deviations between a class's recent evidence and all of it
+_KEPT: Final = (
+    3.0  # examined tokens of the recent evidence that are left then: it is partly of before the change
+)
 _RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
 
 
@@ -106,9 +109,9 @@ class _Rounds:
         self.first.add(min(accepted, 1), 1, half_life)
         self.later.add(max(accepted - 1, 0), examined - 1, half_life)
 
-    def copy(self) -> "_Rounds":
-        first, later = self.first, self.later
-        return _Rounds(Evidence(first.accepted, first.examined), Evidence(later.accepted, later.examined))
+    def faded(self, most: float) -> "_Rounds":
+        """The same rates, with no more than so many tokens behind each."""
+        return _Rounds(_faded(self.first, most), _faded(self.later, most))
 
 
 class _OfClass:
@@ -127,7 +130,8 @@ class _OfClass:
         self.all.add(seen.accepted, seen.examined, half_life * _CLASS_SPAN)
         self.recent.add(seen.accepted, seen.examined, half_life)
         if _contradicts(self.recent.first, self.all.first):
-            self.all = self.recent.copy()
+            self.recent = self.recent.faded(_KEPT)
+            self.all = self.recent.faded(_KEPT)
 
     def estimate(self, prior: float, weight: float) -> None:
         """Makes new rates only where they differ by more than the last digit: requests look whether they are new."""
@@ -163,6 +167,11 @@ def _bounded(rate: float) -> float:
 
 def _percent(rate: float) -> int:
     return round(rate * 100)
+
+
+def _faded(evidence: Evidence, most: float) -> Evidence:
+    scale = most / max(evidence.examined, most)
+    return Evidence(evidence.accepted * scale, evidence.examined * scale)
 
 
 def _contradicts(recent: Evidence, everything: Evidence) -> bool:
