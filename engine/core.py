@@ -1,6 +1,8 @@
 """The engine: one step reads like the paper."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,13 +29,14 @@ from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.constrained import settled_draft
 from engine.draft.features import Features
 from engine.draft.registry import Parts, Proposers, load_parts
-from engine.draft.roster import Order
+from engine.draft.roster import Order, Roster
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.grammar.errors import GrammarError
 from engine.grammar.vocabulary import GrammarVocabulary
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
 from engine.kv.prefix import root
+from engine.measure import in_words, measure
 from engine.model.device import unavailable_reason
 from engine.model.graphs import Capture, CudaCapture, sizes_up_to
 from engine.model.loader import LoadedModel, load
@@ -48,10 +51,13 @@ from engine.verify.claim import Claim, Verdict
 from engine.verify.step import verify
 from policies.base import Decision, LoadView
 from policies.controller import Controller
-from policies.cost import DraftCost, StepCosts
+from policies.cost import StepCosts
 from policies.settings import PolicySettings
 
 _COMPILE_WAIT: Final = 0.02  # seconds; the loop must go on reading messages
+_WORTH_MEASURING: Final = (
+    16 << 20
+)  # bytes of weights: the steps of smaller models cost nothing but what is around them
 
 
 class Work(NamedTuple):
@@ -94,7 +100,8 @@ class Engine:
         self._verification = launch.verification
         self._proposers = Proposers(parts, loaded, self._memory, self._runner)
         self._roster = self._proposers.roster(launch.draft)
-        self.policy = Controller(launch.policy, self._assumed_costs())
+        self.policy = Controller(launch.policy, StepCosts(drafts=self._roster.costs()))
+        self._outdated = False  # whether the costs of drafts were measured of other ones
         positions = blocks * launch.block_size - len(loaded.start)
         self.max_context = min(context, positions)  # what one request can be at most
         self._limits = Limits(
@@ -130,6 +137,8 @@ class Engine:
         engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None, parts)
         if launch.device == "cuda" and launch.cuda_graphs:
             engine.capture(CudaCapture(), say)
+        if engine._worth_measuring:
+            engine.measure(say)
         return engine
 
     def capture(self, capture: Capture, say: Callable[[str], None]) -> None:
@@ -146,6 +155,37 @@ class Engine:
             say(f"no CUDA graphs: {fault}")
         else:
             say(f"captured steps of up to {sizes[-1]} rows in {len(sizes)} sizes")
+
+    def measure(self, say: Callable[[str], None]) -> None:
+        """Time steps and drafts, while there is nothing to do; the policy reckons with what they cost from then on."""
+        watch = Stopwatch.start()
+        costs = measure(self, self._roster.proposers)
+        if costs is not None:
+            self.policy.reckon(costs)
+            say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
+
+    @property
+    def _worth_measuring(self) -> bool:
+        return self._loaded.weight_bytes >= _WORTH_MEASURING
+
+    def rest(self, say: Callable[[str], None]) -> None:
+        """There is nothing to do: time for what would disturb a step. A leaked block would else only show as slow
+        admission.
+        """
+        self.check_integrity()
+        if self._outdated:
+            self._outdated = False
+            self.measure(say)
+
+    @contextmanager
+    def lent(self, policy: Controller, roster: Roster) -> Iterator[None]:
+        """With others in the place of policy and proposers."""
+        kept = self.policy, self._roster, self.steps
+        self.policy, self._roster = policy, roster
+        try:
+            yield
+        finally:
+            self.policy, self._roster, self.steps = kept
 
     @property
     def model_type(self) -> str:
@@ -191,7 +231,8 @@ class Engine:
         if draft != self._draft_settings:
             self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
-            self.policy.reckon(self._assumed_costs())
+            self.policy.reckon(replace(self.policy.costs, drafts=self._roster.costs()))
+            self._outdated = self._worth_measuring
         self._verification = verification
         self.policy.configure(policy)
 
@@ -265,10 +306,6 @@ class Engine:
                 self._refuse(request, str(outcome))
             else:
                 self._enter(request, outcome)
-
-    def _assumed_costs(self) -> StepCosts:
-        """What the proposers say of themselves."""
-        return StepCosts(drafts={each.name: DraftCost(each.cost) for each in self._roster.proposers})
 
     def _stream(self, request: Request) -> TextStream | None:
         if not request.sampling.stop or self._tokenizer is None:

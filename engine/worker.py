@@ -124,7 +124,7 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
-            engine.check_integrity()  # idle is the time for it: a leaked block would only show as slow admission
+            engine.rest(_log.info)
             self._send(Idle(engine.steps, engine.kv_usage()))
         return messages
 

@@ -45,6 +45,11 @@ class Controller(Policy):
         """What the load allowed at the last `decide`; FULL before the first."""
         return self._state
 
+    @property
+    def costs(self) -> StepCosts:
+        """As they were last told to `reckon`."""
+        return self._costs
+
     def configure(self, settings: PolicySettings) -> None:
         """Take other settings from the next step on, keeping all that was learned.
 

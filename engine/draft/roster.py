@@ -6,6 +6,7 @@ from typing import NamedTuple
 from engine.draft.base import Ask, Draft, Proposer, drafts_for
 from engine.sequence import Sequence as Seq
 from policies.base import Option
+from policies.cost import DraftCost
 
 
 class Order(NamedTuple):
@@ -25,6 +26,10 @@ class Roster:
     def proposers(self) -> tuple[Proposer, ...]:
         """In the order in which they were configured."""
         return tuple(self._proposers.values())
+
+    def costs(self) -> dict[str, DraftCost]:
+        """What they say of themselves, by name."""
+        return {name: DraftCost(each.cost) for name, each in self._proposers.items()}
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """What there is to choose from for a text now."""

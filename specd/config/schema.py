@@ -262,13 +262,13 @@ class PolicySection(Section):
     prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
     draft_cost: float | None = hot(
         _POLICY.draft_cost,
-        "cost of one more level drafted, in plain decode steps; unset takes each proposer's own: next to nothing for "
-        "ngram, the share of layers kept for layer-skip, of weights for model",
+        "cost of one more level drafted, in plain decode steps; unset takes what the engine measures of each proposer "
+        "at the start, next to nothing for lookups",
         ge=0,
     )
     row_cost: float | None = hot(
         _POLICY.row_cost,
-        "cost of verifying one more row, in plain decode steps; unset takes what is known of the host, else 0.02",
+        "cost of verifying one more row, in plain decode steps; unset takes what the engine measures at the start",
         ge=0,
     )
     tree_nodes: int = hot(

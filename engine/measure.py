@@ -1,0 +1,157 @@
+"""What steps and drafts cost on this host: timed on the engine itself, while it writes a text that nobody reads.
+
+The policy and the proposers are put aside meanwhile. A step of n rows is one that verifies n - 1 guesses, so that all
+that comes with rows is in its time; a proposer's levels are told apart by drafts of different lengths.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from engine.api import Request, SamplingParams, StepReport
+from engine.draft.base import Ask, Draft, Proposer
+from engine.draft.roster import Roster
+from engine.sequence import Sequence as Seq
+from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView
+from policies.controller import Controller
+from policies.cost import DraftCost, StepCosts
+from policies.settings import PolicySettings
+
+if TYPE_CHECKING:
+    from engine.core import Engine
+
+_ROWS: Final = (1, 2, 4, 8, 16, 32)
+_TIMES: Final = 4  # each step, the median of which counts; one more goes before them, for the caches
+_PROMPT: Final = 32
+_ROOM: Final = 512  # tokens of the text: it must not end before all is timed
+_SHORT, _LONG, _BROAD = (1, 1), (3, 3), (3, 12)  # (levels, tokens) of the drafts that are compared
+_TEXT: Final = "(measured)"
+_WORTH: Final = 0.02  # of a plain step: what a proposer says it costs, below which it is believed
+
+
+class _Guesses:
+    """Drafts as many tokens as it is asked for, whatever they are."""
+
+    name = "guesses"
+    cost = 0.0
+
+    def options(self, sequence: Seq) -> tuple[Option, ...]:  # noqa: ARG002
+        return (Option(self.name, max(_ROWS)),)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [Draft([0] * ask.k) for ask in asks]
+
+    def forget(self, request: str) -> None:
+        pass
+
+
+class _Script(Controller):
+    """Lets one proposer draft a shape, and nobody where it does not offer that."""
+
+    def __init__(self) -> None:
+        super().__init__(PolicySettings())
+        self.proposer, self.shape = "", (0, 0)
+        self.drafted = False  # whether it could, in the last step
+
+    def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:  # noqa: ARG002
+        return [self._decision(request) for request in requests]
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """Of what nobody reads there is nothing to learn."""
+
+    def _decision(self, request: RequestView) -> Decision:
+        levels, tokens = self.shape
+        is_tree = tokens > levels
+        fit = [option for option in request.options if self._fits(option, levels, is_tree=is_tree)]
+        self.drafted = bool(fit)
+        if not fit:
+            return Decision(0, Reason.STATIC, "measured without a draft")
+        return Decision(levels, Reason.STATIC, "measured", fit[-1], tokens if is_tree else 0)
+
+    def _fits(self, option: Option, levels: int, *, is_tree: bool) -> bool:
+        return option.proposer == self.proposer and option.k >= levels > 0 and is_tree == (option.width > 1)
+
+
+class _EndedError(Exception):
+    """The text ended before all was timed."""
+
+
+class _Bench:
+    """An engine that writes a text as it is told to."""
+
+    def __init__(self, engine: "Engine", script: _Script) -> None:
+        self._engine = engine
+        self._script = script
+        room = min(_ROOM, engine.max_context - _PROMPT)
+        sampling = SamplingParams(max_tokens=room, temperature=0.0, ignore_eos=True)
+        engine.submit(Request(id=_TEXT, prompt=[0] * _PROMPT, sampling=sampling, tenant=_TEXT))
+        while not self._step().rounds:
+            pass
+
+    def rows(self, rows: int) -> float:
+        """Seconds of a step of so many."""
+        shape = (rows - 1, rows - 1)
+        return self._timed(_Guesses.name, shape, lambda report: sum(_phases(report))) or 0.0
+
+    def draft(self, proposer: str, shape: tuple[int, int]) -> float | None:
+        """Seconds of a draft; None where this proposer makes none of this shape."""
+        return self._timed(proposer, shape, lambda report: report.phases.draft)
+
+    def _timed(
+        self, proposer: str, shape: tuple[int, int], seconds: Callable[[StepReport], float]
+    ) -> float | None:
+        self._script.proposer, self._script.shape = proposer, shape
+        reports = [self._step() for _ in range(_TIMES + 1)]
+        if shape[0] and not self._script.drafted:
+            return None
+        return median(seconds(report) for report in reports[1:])
+
+    def _step(self) -> StepReport:
+        report = self._engine.step()
+        if any(output.finish for output in report.outputs):
+            raise _EndedError
+        return report
+
+
+def measure(engine: "Engine", proposers: Sequence[Proposer]) -> StepCosts | None:
+    """Costs of this engine, which must have nothing to do, with these proposers. None where it has no room for it."""
+    costly = [each for each in proposers if each.cost >= _WORTH]
+    script = _Script()
+    with engine.lent(script, Roster([*costly, _Guesses()])):
+        try:
+            bench = _Bench(engine, script)
+            steps = [(rows, bench.rows(rows)) for rows in _ROWS]
+            found = {each.name: _draft_cost(bench, each, steps[0][1]) for each in costly}
+        except _EndedError:
+            return None
+        finally:
+            engine.cancel(_TEXT)
+            engine.step()
+    said = {each.name: DraftCost(each.cost) for each in proposers}
+    return StepCosts.measured(steps, said | found)
+
+
+def in_words(costs: StepCosts) -> str:
+    """For the log."""
+    rows = ", ".join(f"{rows} rows {cost:.2f}" for rows, cost in costs.steps[1:])
+    levels = ", ".join(f"a level of {name} {cost.level:.3f}" for name, cost in costs.drafts.items())
+    return f"in plain steps: {rows}" + (f"; {levels}" if levels else "")
+
+
+def _draft_cost(bench: _Bench, proposer: Proposer, plain: float) -> DraftCost:
+    short, long = bench.draft(proposer.name, _SHORT), bench.draft(proposer.name, _LONG)
+    if short is None:
+        return DraftCost(proposer.cost)
+    level = short if long is None else max(long - short, 0.0) / (_LONG[0] - _SHORT[0])
+    broad = bench.draft(proposer.name, _BROAD)
+    beyond = 0.0 if broad is None or long is None else max(broad - long, 0.0)
+    return DraftCost(
+        level=level / plain,
+        fixed=max(short - level, 0.0) / plain,
+        node=beyond / (_BROAD[1] - _BROAD[0]) / plain,
+    )
+
+
+def _phases(report: StepReport) -> tuple[float, ...]:
+    phases = report.phases
+    return phases.schedule, phases.draft, phases.verify, phases.commit
