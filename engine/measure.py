@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
 _TIMES: Final = 4  # each step, the median of which counts; one more goes before them, for the caches
+_SLOW: Final = 0.1  # seconds of a step, from which on one time is enough
 _PROMPT: Final = 32
 _ROOM: Final = 512  # tokens of the text: it must not end before all is timed
 _SHORT, _LONG, _BROAD = (1, 1), (3, 3), (3, 12)  # (levels, tokens) of the drafts that are compared
@@ -82,6 +83,7 @@ class _Bench:
     def __init__(self, engine: "Engine", script: _Script) -> None:
         self._engine = engine
         self._script = script
+        self._times = _TIMES
         room = min(_ROOM, engine.max_context - _PROMPT)
         sampling = SamplingParams(max_tokens=room, temperature=0.0, ignore_eos=True)
         engine.submit(Request(id=_TEXT, prompt=[0] * _PROMPT, sampling=sampling, tenant=_TEXT))
@@ -91,7 +93,9 @@ class _Bench:
     def rows(self, rows: int) -> float:
         """Seconds of a step of so many."""
         shape = (rows - 1, rows - 1)
-        return self._timed(_Guesses.name, shape, lambda report: sum(_phases(report))) or 0.0
+        seconds = self._timed(_Guesses.name, shape, lambda report: sum(_phases(report))) or 0.0
+        self._times = 1 if seconds > _SLOW else self._times
+        return seconds
 
     def draft(self, proposer: str, shape: tuple[int, int]) -> float | None:
         """Seconds of a draft; None where this proposer makes none of this shape."""
@@ -101,7 +105,7 @@ class _Bench:
         self, proposer: str, shape: tuple[int, int], seconds: Callable[[StepReport], float]
     ) -> float | None:
         self._script.proposer, self._script.shape = proposer, shape
-        reports = [self._step() for _ in range(_TIMES + 1)]
+        reports = [self._step() for _ in range(self._times + 1)]
         if shape[0] and not self._script.drafted:
             return None
         return median(seconds(report) for report in reports[1:])
