@@ -1,7 +1,8 @@
 """How much of a head's drafts the target takes, by position, found along texts that the target wrote itself.
 
 A round begins at every row of an answer. Where all drafted tokens so far are the text's own, the next step of the head
-in its dense form is what it would draft; so position j is examined where positions before it were accepted.
+in its dense form is what it would draft; so position j is examined where positions before it were accepted. Rounds as
+they are played begin behind a rejected token, where the next one is harder: there, position 1 shows a little less.
 """
 
 from collections import defaultdict
