@@ -225,7 +225,7 @@ def test_measured_costs_never_fall_with_rows_and_meet_what_was_measured(seconds)
     rows = [2**power for power in range(len(seconds))]
     costs = StepCosts.measured(zip(rows, seconds, strict=True), {})
     found = [costs.step(n) for n in range(1, 200)]
-    assert found == sorted(found)
+    assert all(after >= before * (1 - 1e-9) for before, after in pairwise(found))
     assert costs.step(1) == 1.0
     assert costs.step(rows[-1]) == pytest.approx(max(seconds) / seconds[0])
 
