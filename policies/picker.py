@@ -65,9 +65,12 @@ class Picker:
         return picks
 
     def at(self, request: RequestView, k: int) -> list[Pick]:
-        """Each option at this k, or at the most that it has; those that bring most first."""
+        """Each chain at this k, or at the most that it has; those that bring most first.
+
+        Who names a k means tokens that follow one another: no tree.
+        """
         picks = []
-        for place, option in enumerate(self.allowed(request)):
+        for place, option in enumerate(option for option in request.options if option.width == 1):
             rates, gain = self._of(request, option)
             reached = min(k, option.k, len(gain.of) - 1)
             picks.append((-gain.of[reached], reached, place, option, gain.of[reached], rates))

@@ -163,8 +163,8 @@ def test_a_fault_in_the_models_rows_ends_its_request_only(
     engine = make_engine("none")
     run = engine._runner.run
 
-    def poisoned(forward, batch):
-        logits = run(forward, batch).clone()
+    def poisoned(forward, batch, taps):
+        logits = run(forward, batch, taps).clone()
         if len(batch.spans) == 2:
             logits[0] = float("nan")
         return logits
@@ -200,10 +200,10 @@ def test_what_a_fault_leaves_in_the_kv_reaches_nobody(
     wanted = generate(engine, request("a", PROMPT * 4))["a"].tokens
     run = engine._runner.run
 
-    def poisoned(forward, batch):
+    def poisoned(forward, batch, taps):
         for store in (*engine._memory.keys.values(), *engine._memory.values.values()):
             store[batch.slots] = float("nan")
-        return run(forward, batch) * float("nan")
+        return run(forward, batch, taps) * float("nan")
 
     monkeypatch.setattr(engine._runner, "run", poisoned)
     assert generate(engine, request("bad", PROMPT * 6))["bad"].finish == "error"

@@ -58,7 +58,7 @@ def reason(kind: str, **values: object) -> str | None:
         ("minimax", {}, "layers of type linear_attention"),
         ("granitemoehybrid", {}, "recurrent state"),
         ("bert", {}, "is an encoder"),
-        ("t5", {}, "encoder-decoder"),
+        ("bart", {}, "encoder-decoder"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},

@@ -171,8 +171,8 @@ def test_what_a_fault_left_is_not_found(make_engine: MakeEngine, monkeypatch: py
     prompt = tokens(30)
     run = engine._runner.run
 
-    def poisoned(forward: object, batch: object) -> torch.Tensor:
-        logits = run(forward, batch)
+    def poisoned(forward: object, batch: object, taps: object) -> torch.Tensor:
+        logits = run(forward, batch, taps)
         for store in (*engine._memory.keys.values(), *engine._memory.values.values()):
             store[batch.slots] = float("nan")
         return logits * float("nan")
