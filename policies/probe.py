@@ -51,6 +51,7 @@ class Probes:
         """Change the budget; who drafted when is kept."""
         self._every = settings.probe_every
         self._k = min(settings.probe_k, settings.k_max)
+        self._adapts = settings.kind == "ewma"  # else k is given, and a given k means chains
 
     def place(self, requests: Sequence[RequestView], decisions: list[Decision], limit: LoadLimit) -> None:
         """Replace in `decisions`, which are those for `requests` in order, what is to be a probe."""
@@ -101,10 +102,12 @@ class Probes:
 
     def _look(self, request: RequestView, decision: Decision, cap: int) -> Decision | None:
         others = [option for option in self._picker.allowed(request) if option != decision.option]
+        if not self._adapts:
+            others = [option for option in others if option.width == 1]
         option = self._trials.due(request.traffic_class, others, LOOK_EVERY * self._every)
         if option is None:
             return None
-        wanted = decision.k if decision.reason is Reason.STATIC else self._picker.best_k(request, option)
+        wanted = self._picker.best_k(request, option) if self._adapts else decision.k
         k = min(max(self._k, wanted), option.k, self._room(request, cap))
         if k == 0:
             return None
