@@ -84,7 +84,7 @@ def test_drafts_are_those_of_the_head_reading_the_text_anew(
     """After rejections, pauses, hits of the prefix cache, copies of shared blocks and preemptions."""
     head = make_eagle_dir(tmp_path, scale=4.0, eagle_aux_hidden_state_layer_ids=TAPS)
     engine = make_engine("eagle", head=head, k=3, kv_bytes=100 << 10, max_batch_tokens=16, prefix_cache=True)
-    watch, on = Watch(engine), PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    watch, on = Watch(engine), PolicySettings(kind="static", static_k=3, load=UNCAPPED, tree_nodes=0)
     shared = tokens(9)
     preempted = hits = 0
     for turn in range(2):
@@ -147,7 +147,7 @@ def test_a_pause_costs_no_acceptance(
 ) -> None:
     """Of a head that knows a half of the vocabulary: rounds after the pause are accepted as those of one without."""
     head = make_knowing_head(tmp_path, bigram_dir, known=VOCABULARY // 2)
-    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED)
+    on = PolicySettings(kind="static", static_k=3, load=UNCAPPED, tree_nodes=0)
     prompt, shown = tokens(12), []
     for pause in (range(0), range(3, 9)):
         engine = make_engine("eagle", head=head, model=bigram)

@@ -238,6 +238,6 @@ def test_the_rule_changes_while_running(make_engine: MakeEngine) -> None:
         texts[rule] = {name: output.tokens for name, output in outputs.items()}
     assert texts["token"] != texts["block"]
     engine = make_engine("layer-skip", k=4, verification="token")
-    policy = PolicySettings(kind="static", static_k=4, k_max=16, load=UNCAPPED)
+    policy = PolicySettings(kind="static", static_k=4, k_max=16, load=UNCAPPED, tree_nodes=0)
     engine.configure(policy, engine._draft_settings, "block")
     assert {name: output.tokens for name, output in generate(engine, *asked).items()} == texts["block"]

@@ -43,7 +43,7 @@ def test_a_gpu_says_what_a_cpu_says(tmp_path: Path, family: str, kind: str, grap
         max_batch_tokens=64,
         kv_bytes=1 << 22,
         draft=DraftSettings(kinds=(kind,), ngram_min=1, ngram_max=3),
-        policy=PolicySettings(kind="static", static_k=3, load=UNCAPPED),
+        policy=PolicySettings(kind="static", static_k=3, load=UNCAPPED, tree_nodes=0),
     )
     on_gpu = msgspec.structs.replace(launch, device="cuda", cuda_graphs=graphs)
     assert texts(on_gpu) == texts(launch)
