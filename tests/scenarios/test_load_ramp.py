@@ -78,7 +78,10 @@ async def test_k_follows_the_load_up_and_down(daemon: RealDaemon) -> None:
         meter.mark()
         proposer = "ngram" if k else "none"
         await seen(lambda: meter.grown().rounds(k, proposer) >= 20, f"20 rounds at {k = }")
-        assert set(meter.grown().reasons()) <= {reason, "probe"}
+        reasons = set(meter.grown().reasons())
+        assert reason in reasons
+        # n-grams have no match at times, or one that is worth fewer tokens than the load allows
+        assert reasons <= {reason, "probe", "no_offer", "static"}
 
     async with Crowd(daemon.url, **ENDLESS) as crowd:
         await at(1, FULL, 4, "static")
