@@ -99,7 +99,6 @@ class Controller(Policy):
         self._settings = settings
         self._k_max = settings.k_max
         self._drafting = settings.kind != "off" and settings.k_max > 0
-        self._adapts = settings.kind == "ewma" and self._drafting
 
     def _forced(self, request: RequestView) -> Decision | None:
         """A draft of forced tokens alone, if there are any and the request may be drafted for."""
@@ -110,7 +109,7 @@ class Controller(Policy):
         return _forced(k) if k > 0 else None
 
     def _chosen(self, request: RequestView, ceiling: Decision) -> Decision:
-        if ceiling.k == 0 and self._adapts and _is_open(request):
+        if ceiling.k == 0 and self._drafting and request.speculate and request.fixed_k != 0:
             return ceiling  # what would have been best is a lot to ask where many run
         wanted = self._wanted(request, self._k_max)
         room = request.remaining_tokens - 1
@@ -137,11 +136,6 @@ class Controller(Policy):
         for request, decision in zip(requests, decisions, strict=True):
             if decision.option is not None:
                 self._picker.drafted(request.request, decision.option)
-
-
-def _is_open(request: RequestView) -> bool:
-    """Whether the request leaves its k to the policy, and somebody could draft for it."""
-    return request.speculate and request.fixed_k is None and bool(request.options)
 
 
 def _agreed(costs: StepCosts, settings: PolicySettings) -> StepCosts:

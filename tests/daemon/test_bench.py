@@ -140,8 +140,8 @@ def test_interrupt_prints_what_was_measured(server, bench, capsys):
     server.hang_when = lambda number: number == 3
 
     def interrupt():
-        if server.hanging.wait(20):
-            os.kill(os.getpid(), signal.SIGINT)
+        server.hanging.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
 
     ctrl_c = threading.Thread(target=interrupt)
     ctrl_c.start()

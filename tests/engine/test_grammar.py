@@ -252,7 +252,7 @@ def test_forced_tokens_are_free_drafts_even_while_load_has_drafting_off(make_eng
     assert forced
     assert all(r.proposer == "grammar" and 0 < r.accepted == r.examined == r.drafted <= 16 for r in forced)
     assert not any(r.is_evidence for r in forced)
-    assert {r.reason for r in rounds} - {Reason.FORCED} <= {Reason.LOAD_OFF, Reason.NO_OFFER, Reason.PROBE}
+    assert {r.reason for r in rounds} - {Reason.FORCED} <= {Reason.LOAD_OFF, Reason.PROBE}
     assert last.report.proposers["grammar"] == len(forced)
     assert last.report.rounds < last.report.tokens / 2
     assert not [c for c in engine.policy.class_acceptance() if c.proposer == "grammar"]

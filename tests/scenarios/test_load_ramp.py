@@ -26,9 +26,11 @@ ENDLESS = {
 
 @pytest.fixture(scope="module")
 def daemon(stage: Stage) -> Iterator[RealDaemon]:
-    """Its KV pool holds 48 requests of full length, so that all of them run."""
+    """Its KV pool holds 48 requests of full length, so that all of them run. A guess is never shorter than k."""
     with stage.daemon(
-        engine={"kv_mib": 160, "max_running": 48}, policy=POLICY, model={"draft": {"ngram_min": 1}}
+        engine={"kv_mib": 160, "max_running": 48},
+        policy=POLICY,
+        model={"draft": {"kind": "ngram", "ngram_min": 1, "match_factor": 16}},
     ) as daemon:
         yield daemon.ready()
 
@@ -78,10 +80,7 @@ async def test_k_follows_the_load_up_and_down(daemon: RealDaemon) -> None:
         meter.mark()
         proposer = "ngram" if k else "none"
         await seen(lambda: meter.grown().rounds(k, proposer) >= 20, f"20 rounds at {k = }")
-        reasons = set(meter.grown().reasons())
-        assert reason in reasons
-        # n-grams have no match at times, or one that is worth fewer tokens than the load allows
-        assert reasons <= {reason, "probe", "no_offer", "static"}
+        assert set(meter.grown().reasons()) <= {reason, "probe", "no_offer"}
 
     async with Crowd(daemon.url, **ENDLESS) as crowd:
         await at(1, FULL, 4, "static")

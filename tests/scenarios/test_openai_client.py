@@ -67,10 +67,10 @@ def test_report_accounts_for_every_token(client: openai.OpenAI, prompt: str) -> 
 
 
 def test_a_request_may_fix_its_draft_length(client: openai.OpenAI) -> None:
-    """Test that `k` is what every round gets, but for the last ones, in which fewer tokens remain."""
+    """Test that `k` is what rounds get, but where a short match says less, nothing says anything, or the text ends."""
     histogram = complete(client, PROMPTS[0], specd={"k": 3}).specd["k_histogram"]
     assert set(histogram) <= {"0", "1", "2", "3"}
-    assert sum(rounds for k, rounds in histogram.items() if k != "3") <= 1
+    assert histogram["3"] > sum(histogram.values()) / 2
 
 
 @pytest.mark.parametrize("ask", [complete, chat])
