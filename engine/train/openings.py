@@ -60,6 +60,7 @@ COMPLETE: Final = (
     "Write the body of this function:\n\n{}",
     "Implement this function:\n\n```python\n{}```",
     "{}",
+    "{}",
 )
 ABOUT_CODE: Final = (
     "Explain what this function does:\n\n```python\n{}\n```",

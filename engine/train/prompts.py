@@ -21,6 +21,7 @@ Class = Literal["chat", "code", "documents", "recorded"]
 T = TypeVar("T")
 _SAMPLED: Final = 0.7
 _GREEDY_SHARE: Final = 0.6
+_RAW_SHARE: Final = 0.25  # of code that is to be completed: most comes as a user's message
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,17 +90,20 @@ class _Makers:
         return Prompt(opening=opening, turns=turns, traffic_class="code" if of_code else "chat")
 
     def begun(self) -> Prompt:
-        """A function that does not exist: the target writes its docstring and body."""
+        """A function that does not exist: the target writes its docstring, and its body as a text or as an answer."""
         name = f"{self._draw.choice(openings_of.VERBS)}_{self._draw.choice(openings_of.NOUNS)}"
         head = self._draw.choice(("from typing import List\n\n\n", "", "\n\n", "import math\n\n\n"))
         doc = self._draw.choice(openings_of.DOCSTRINGS)
         signature = f"def {name}({self._draw.choice(openings_of.PARAMETERS)}:\n"
-        return Prompt(prompt=f'{head}{signature}    """{doc}', traffic_class="code")
+        beginning = f'{head}{signature}    """{doc}'
+        if self._draw.random() < _RAW_SHARE:
+            return Prompt(prompt=beginning, traffic_class="code")
+        return Prompt(opening=beginning, traffic_class="code")
 
     def completed(self) -> Prompt:
         """A function of the standard library up to the end of its docstring."""
         head = next(self._functions).head
-        if self._draw.random() < 0.6:
+        if self._draw.random() < _RAW_SHARE:
             return Prompt(prompt=head, traffic_class="code")
         return _user(self._draw.choice(openings_of.COMPLETE).format(head), "code")
 
