@@ -28,7 +28,7 @@ from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.chains import draw_chains
 from engine.draft.features import Reads
 from engine.draft.follower import Follower
-from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest, tree_span
+from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest, of_logits, tree_span
 from engine.heads.eagle import Said
 from engine.heads.fused import FusedHead
 from engine.heads.load import LoadedHead, load_eagle
@@ -95,6 +95,7 @@ class EagleProposer:
             {0: head.kv_shape}, memory.scrap, memory.block_size, target.dtype, target.device, begin=1
         )
         self._runner = Runner(self._memory, head.kernels)
+        self._known = None if head.targets is None else head.targets.cpu().numpy()  # [D]
         self._follower = Follower(memory.block_size)
         self._options = tuple(Option(name, _LEVELS, width=width) for width in (1, 2, 4))
 
@@ -163,6 +164,8 @@ class EagleProposer:
             else:
                 said = self._read(mine, [len(ask.sequence.tokens) for ask in mine])
                 outputs.extend(torch.split(said.hidden, 1))
+            if all(_is_plain(ask.sequence) for ask in mine):
+                return self._likeliest_known(said.logits, most)
             return likeliest(mine, trees, self._spread(said.logits), most)
 
         return grow_trees(asks, likeliest_of)
@@ -210,6 +213,13 @@ class EagleProposer:
     def _run(self, batch: RaggedBatch, hidden: Tensor) -> Said:
         attention = self._runner.attention(batch)
         return self._head.forward(batch.tokens, hidden, batch.positions, attention, batch.logit_rows)
+
+    def _likeliest_known(self, logits: Tensor, most: int) -> Likeliest:
+        """Of logits [R, D] that nothing edits: found among the tokens that the head knows, which are few."""
+        found = of_logits(logits.nan_to_num(_UNKNOWN, _UNKNOWN, _UNKNOWN), [], most)
+        if self._known is None:
+            return found
+        return Likeliest(self._known[found.tokens], found.logs)
 
     def _spread(self, logits: Tensor) -> Tensor:
         """[R, D] -> [R, V]: what the head says of the target's tokens. A broken head may say what is no number."""
