@@ -20,6 +20,7 @@ LOYALTY: Final = 1.03
 again have a request change between two."""
 
 _MOST_LOADS: Final = 64  # numbers of requests whose gains are kept
+_MOST_GAINS: Final = 1 << 11  # of each kind of draft at each of these
 
 
 _Kind = tuple[str, int]  # proposer and width: what a draft costs depends on these
@@ -87,6 +88,10 @@ class Picker:
             return request.options
         return [option for option in request.options if option.width == 1]
 
+    def most(self, option: Option) -> int:
+        """Levels that it may have: a tree has no more of them than nodes."""
+        return option.k if option.width == 1 else min(option.k, self._tree_nodes)
+
     def nodes(self, option: Option, k: int) -> int:
         """Tokens of a tree of k levels; 0 for a chain, whose levels say it."""
         return min(option.width * k, self._tree_nodes) if option.width > 1 else 0
@@ -124,6 +129,8 @@ class _Drafts:
         self.gains: dict[Rates, Gain] = {}
 
     def gain(self, rates: Rates) -> Gain:
+        if len(self.gains) >= _MOST_GAINS:
+            self.gains.clear()
         found = gain(rates.first / 100, rates.later / 100, self.costs)
         beyond = (found.best[-1],) * (self.k_max + 1 - len(found.best))  # levels that a tree has no nodes for
         return self.gains.setdefault(rates, found._replace(best=found.best + beyond))

@@ -96,6 +96,7 @@ class Probes:
             if (
                 len(request.options) > 1
                 and decision.reason in _DRAFTING
+                and (self._adapts or decision.k > 0)
                 and self._of(request).drafts % SOON == 0
             ):
                 decisions[index] = self._look(request, decision, cap) or decision
@@ -108,7 +109,7 @@ class Probes:
         if option is None:
             return None
         wanted = self._picker.best_k(request, option) if self._adapts else decision.k
-        k = min(max(self._k, wanted), option.k, self._room(request, cap))
+        k = min(max(self._k, wanted), self._picker.most(option), self._room(request, cap))
         if k == 0:
             return None
         self._trials.looked(request.traffic_class)
@@ -126,7 +127,7 @@ class Probes:
     def _probe(self, request: RequestView, cap: int, text: str) -> Decision | None:
         """A probe of this request, by whoever was tried least lately; None where there is no room or nobody."""
         option = self._trials.stalest(request.traffic_class, self._picker.allowed(request))
-        k = 0 if option is None else min(self._k, option.k, self._room(request, cap))
+        k = 0 if option is None else min(self._k, self._picker.most(option), self._room(request, cap))
         return self._by(option, k, text) if option is not None and k > 0 else None
 
     def _by(self, option: Option, k: int, text: str) -> Decision:

@@ -41,7 +41,9 @@ from policies.base import Option
 
 NAME: Final = "eagle"
 _LEVELS: Final = 8
-_CATCH_UP: Final = 2048  # rows of a text that are computed in one round, at most: others wait for it
+_CATCH_UP: Final = (
+    2048  # rows that are computed in one step before drafts begin, at most: all texts wait for them
+)
 # Stands for tokens that the head does not know: never drawn while it knows one that may follow, and a number still
 # where a grammar allows none that it knows.
 _UNKNOWN: Final = -1e4
@@ -107,10 +109,7 @@ class EagleProposer:
         """See Proposer."""
         drafts = [NO_DRAFT] * len(asks)
         missed = [len(ask.sequence.tokens) - self._start(ask.sequence) for ask in asks]
-        late = [i for i, rows in enumerate(missed) if rows > _CATCH_UP]
-        if late:
-            self._read_on([asks[i] for i in late])
-        ready = [i for i in range(len(asks)) if i not in late]
+        ready = self._caught_up(asks, missed)
         mine = [asks[i] for i in ready]
         found = by_shape(
             mine,
@@ -125,9 +124,17 @@ class EagleProposer:
         """See Proposer."""
         self._follower.forget(request)
 
-    def _read_on(self, asks: Sequence[Ask]) -> None:
-        """A part of what is missed of these texts."""
-        self._read(asks, [self._start(ask.sequence) + _CATCH_UP for ask in asks])
+    def _caught_up(self, asks: Sequence[Ask], missed: Sequence[int]) -> list[int]:
+        """Which asks can be answered now. Reads a part of the first text that has to wait: so each has its turn."""
+        ready, left = [], _CATCH_UP
+        for i in sorted(range(len(asks)), key=missed.__getitem__):
+            if missed[i] > left:
+                if left:
+                    self._read([asks[i]], [self._start(asks[i].sequence) + left])
+                break
+            ready.append(i)
+            left -= missed[i]
+        return sorted(ready)
 
     def _likeliest_chains(self, head: FusedHead, asks: Sequence[Ask]) -> list[Draft]:
         """For texts that are greedy and that nothing edits: all levels in one call."""

@@ -76,7 +76,8 @@ class MappedTokens:
         text.table.commit(start)
         text.busy = True
         if not self._reserve(text.table, len(text.tokens) + room):
-            text.busy = False
+            text.table.release()  # what is kept of a text that gets no draft would only keep others from theirs
+            text.end, text.guesses, text.busy = 0, [], False
             return None
         return Reading(text.table, start, text.tokens[start:])
 

@@ -184,14 +184,14 @@ options = st.lists(
     st.lists(st.tuples(st.integers(1, 16), st.integers(1, 30), options), max_size=25),
     st.integers(0, 20),
     st.integers(1, 12),
-    st.integers(1, 4),
+    st.tuples(st.integers(1, 4), st.integers(1, 16)),
     st.sampled_from(["ewma", "static"]),
 )
-def test_no_draft_exceeds_its_option_its_nodes_or_its_room(steps, tree_nodes, k_max, probe_every, kind):
+def test_no_draft_exceeds_its_option_its_nodes_or_its_room(steps, tree_nodes, k_max, probes, kind):
     """Under load there are no trees at all, and a chain's tokens are its levels."""
     load = LoadSettings(table=((4, 16), (12, 2)), dwell_steps=2)
     settings = PolicySettings(
-        kind=kind, k_max=k_max, tree_nodes=tree_nodes, probe_every=probe_every, load=load
+        kind=kind, k_max=k_max, tree_nodes=tree_nodes, probe_every=probes[0], probe_k=probes[1], load=load
     )
     controller = Controller(settings, COSTS)
     for running, left, offered in steps:
