@@ -325,7 +325,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             kv_free=self.pool.available / self.pool.total,
         )
-        views = [view(sequence, self._roster.options(sequence)) for sequence in decodes]
+        views = [view(sequence, self._roster.options) for sequence in decodes]
         decisions = self.policy.decide(load, views)
         return [
             granted(decision, self.scheduler.grant(sequence, decision.tokens))

@@ -1,5 +1,6 @@
 """What others are told of a round: the policy before and after it, the daemon, and the client."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -12,8 +13,8 @@ from policies.base import Decision, Observation, Option, Reason, RequestView
 _LONGEST_DRAFT: Final = 16
 
 
-def view(sequence: Sequence, options: tuple[Option, ...]) -> RequestView:
-    """What the policy may know of a text. options: what there is to draft with."""
+def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]]) -> RequestView:
+    """What the policy may know of a text. options: what there is to draft with, asked for where drafts are allowed."""
     request = sequence.request
     speculate = request.speculate and request.sampling.prompt_logprobs is None
     return RequestView(
@@ -25,7 +26,7 @@ def view(sequence: Sequence, options: tuple[Option, ...]) -> RequestView:
         speculate=speculate,
         fixed_k=request.k,
         forced=_forced(sequence) if speculate else 0,
-        options=options,
+        options=options(sequence) if speculate else (),
     )
 
 

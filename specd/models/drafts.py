@@ -75,8 +75,11 @@ def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
     """Resolve what is named, for the target in this directory. Slow once per model or head. Raises `ModelError`."""
     if fault := misfit(draft, target, hashes):
         raise ModelError(fault)
-    shipped = shipped_head(target, hashes) if draft.kind == "auto" or not draft.head else None
     kinds = draft.kinds
+    wanted = draft.kind == "auto" or (_HEADS.intersection(kinds) and not draft.head)
+    shipped = (
+        shipped_head(target, hashes) if wanted else None
+    )  # it may have to read all of the target's weights
     if draft.kind == "auto":
         kinds = ("ngram",) if shipped is None else ("ngram", "eagle")
     head = _head(draft, kinds, shipped)
