@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.commit import Ending
 from engine.draft.base import Draft
+from engine.draft.match import LONGEST_DRAFT
 from engine.sequence import Sequence, Tally
 from policies.base import Decision, Observation, Option, Reason, RequestView
-
-_LONGEST_DRAFT: Final = 16
 
 
 def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]]) -> RequestView:
@@ -34,7 +32,7 @@ def _forced(sequence: Sequence) -> int:
     """Next tokens that its grammar leaves no choice about: as many as a draft can have."""
     if sequence.grammar is None:
         return 0
-    return len(sequence.grammar.forced(min(_LONGEST_DRAFT, sequence.remaining - 1)))
+    return len(sequence.grammar.forced(min(LONGEST_DRAFT, sequence.remaining - 1)))
 
 
 def granted(decision: Decision, room: int) -> Decision:

@@ -121,8 +121,7 @@ class EagleProposer:
         return drafts
 
     def forget(self, request: str) -> None:
-        """See Proposer."""
-        self._follower.forget(request)
+        """See Proposer. Its blocks keep what they have, for others that begin alike."""
 
     def _caught_up(self, asks: Sequence[Ask], missed: Sequence[int]) -> list[int]:
         """Which asks can be answered now. Reads a part of the first text that has to wait: so each has its turn."""

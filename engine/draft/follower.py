@@ -75,9 +75,6 @@ class Follower:
             self._fills[blocks[at + first // self._size]] = _Fill(before, tokens, after)
             before = after
 
-    def forget(self, text: str) -> None:
-        """The text has ended: its blocks keep what they have, for others that begin alike."""
-
     def _digests(self, sequence: Sequence) -> list[bytes]:
         """Of the text's whole blocks that have a place."""
         whole = min(len(sequence.tokens) // self._size, len(sequence.table.blocks))

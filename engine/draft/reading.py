@@ -68,5 +68,4 @@ class SameTokens:
         self._follower.reached(sequence, end, drafted)
 
     def forget(self, text: str) -> None:
-        """See Reader."""
-        self._follower.forget(text)
+        """See Reader. Its blocks keep what they have, for others that begin alike."""
