@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from engine.core import Engine
-from policies.base import Decision, LoadState, LoadView, Observation, Reason, RequestView
+from policies.base import Decision, LoadState, LoadView, Observation, Reason, RequestView, StepSeen
 
 
 class Fixed:
@@ -20,7 +20,7 @@ class Fixed:
         del load
         return [self._decision(request) for request in requests]
 
-    def observe(self, observations: Sequence[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Learn nothing."""
 
     def forget(self, request: str) -> None:

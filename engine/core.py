@@ -42,14 +42,14 @@ from engine.model.graphs import Capture, CudaCapture, sizes_up_to
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
-from engine.rounds import count_round, granted, observation, output, unstarted, view
+from engine.rounds import count_round, granted, observation, output, seen_of, unstarted, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
-from engine.stopwatch import Stopwatch
+from engine.stopwatch import Stopwatch, now
 from engine.text import TextStream
 from engine.verify.claim import Claim, Verdict
 from engine.verify.step import verify
-from policies.base import Decision, LoadView
+from policies.base import Decision, Drafting, LoadView, StepSeen
 from policies.controller import Controller
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
@@ -100,7 +100,7 @@ class Engine:
         self._verification = launch.verification
         self._proposers = Proposers(parts, loaded, self._memory, self._runner)
         self._roster = self._proposers.roster(launch.draft)
-        self.policy = Controller(launch.policy, StepCosts(drafts=self._roster.costs()))
+        self.policy = Controller(launch.policy, StepCosts(drafts=self._roster.costs(1.0)))
         self._outdated = False  # whether the costs of drafts were measured of other ones
         positions = blocks * launch.block_size - len(loaded.start)
         self.max_context = min(context, positions)  # what one request can be at most
@@ -231,7 +231,8 @@ class Engine:
         if draft != self._draft_settings:
             self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
-            self.policy.reckon(replace(self.policy.costs, drafts=self._roster.costs()))
+            costs = self.policy.costs
+            self.policy.reckon(replace(costs, drafts=self._roster.costs(costs.plain)))
             self._outdated = self._worth_measuring
         self._verification = verification
         self.policy.configure(policy)
@@ -243,13 +244,17 @@ class Engine:
         schedule = self._schedule()
         decisions = self._choose(schedule.decodes)
         scheduled = watch.lap()
-        drafts = self._draft(schedule.decodes, decisions)
+        drafts, drafting = self._draft(schedule.decodes, decisions)
         drafted = watch.lap()
         batch, work = self._pack(schedule, drafts)
         verdicts = self._verify(schedule, batch, work)
         verified = watch.lap()
         endings = self._commit(schedule, work, verdicts)
-        rounds = self._observe(schedule.decodes, decisions, drafts, endings)
+        rounds = [
+            count_round(*each) for each in zip(schedule.decodes, decisions, drafts, endings, strict=False)
+        ]
+        seen = seen_of(schedule, batch, rounds, drafting, now=now(), seconds=watch.total)
+        self._observe(rounds, decisions, seen)
         outputs = self._answer(work, endings)
         self.steps += 1
         phases = PhaseSeconds(schedule=scheduled, draft=drafted, verify=verified, commit=watch.lap())
@@ -324,6 +329,7 @@ class Engine:
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
             kv_free=self.pool.available / self.pool.total,
+            now=now(),
         )
         views = [view(sequence, self._roster.options) for sequence in decodes]
         decisions = self.policy.decide(load, views)
@@ -332,16 +338,19 @@ class Engine:
             for sequence, decision in zip(decodes, decisions, strict=True)
         ]
 
-    def _draft(self, decodes: list[Sequence], decisions: list[Decision]) -> list[Draft]:
-        """One draft per decoding sequence."""
+    def _draft(
+        self, decodes: list[Sequence], decisions: list[Decision]
+    ) -> tuple[list[Draft], tuple[Drafting, ...]]:
+        """One draft per decoding sequence, and what they took."""
         pairs = list(zip(decodes, decisions, strict=True))
         orders = [
-            Order(decision.option.proposer, Ask(sequence, decision.tokens, decision.k))
+            Order(decision.option, Ask(sequence, decision.tokens, decision.k))
             for sequence, decision in pairs
             if decision.option is not None
         ]
-        proposed = iter(self._roster.drafts(orders))
-        return [settled_draft(sequence, decision, proposed) for sequence, decision in pairs]
+        drafted = self._roster.drafts(orders)
+        proposed = iter(drafted.drafts)
+        return [settled_draft(sequence, decision, proposed) for sequence, decision in pairs], drafted.drafting
 
     def _pack(self, schedule: Schedule, drafts: list[Draft]) -> tuple[RaggedBatch, list[Work]]:
         """All rows of the step: decodes first, in order, then prompt chunks."""
@@ -382,15 +391,10 @@ class Engine:
             endings.append(ending)
         return endings
 
-    def _observe(
-        self, decodes: list[Sequence], decisions: list[Decision], drafts: list[Draft], endings: list[Ending]
-    ) -> list[Round]:
-        """Count the rounds and let the policy learn from them."""
-        played = zip(decodes, decisions, drafts, endings, strict=False)
-        rounds = [count_round(*each) for each in played]
+    def _observe(self, rounds: list[Round], decisions: list[Decision], step: StepSeen) -> None:
+        """Let the policy learn from the rounds."""
         shown = zip(rounds, decisions, strict=True)
-        self.policy.observe([observation(r, decision) for r, decision in shown if r.drafted])
-        return rounds
+        self.policy.observe([observation(r, decision) for r, decision in shown if r.drafted], step)
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
         """What the requests are told, those refused or cancelled since the last step included."""

@@ -12,7 +12,7 @@ from engine.api import Request, SamplingParams, StepReport
 from engine.draft.base import Ask, Draft, Proposer
 from engine.draft.roster import Roster
 from engine.sequence import Sequence as Seq
-from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView
+from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView, StepSeen
 from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
@@ -57,7 +57,7 @@ class _Script(Controller):
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:  # noqa: ARG002
         return [self._decision(request) for request in requests]
 
-    def observe(self, observations: Sequence[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Of what nobody reads there is nothing to learn."""
 
     def _decision(self, request: RequestView) -> Decision:
@@ -131,28 +131,30 @@ def measure(engine: "Engine", proposers: Sequence[Proposer]) -> StepCosts | None
         finally:
             engine.cancel(_TEXT)
             engine.step()
-    said = {each.name: DraftCost(each.cost) for each in proposers}
+    plain = steps[0][1]
+    said = {each.name: DraftCost(each.cost * plain) for each in proposers}
     return StepCosts.measured(steps, said | found)
 
 
 def in_words(costs: StepCosts) -> str:
     """For the log."""
-    rows = ", ".join(f"{rows} rows {cost:.2f}" for rows, cost in costs.steps[1:])
-    levels = ", ".join(f"a level of {name} {cost.level:.3f}" for name, cost in costs.drafts.items())
-    return f"in plain steps: {rows}" + (f"; {levels}" if levels else "")
+    plain = costs.plain
+    rows = ", ".join(f"{rows} rows {cost / plain:.2f}" for rows, cost in costs.steps[1:])
+    levels = ", ".join(f"a level of {name} {cost.level / plain:.3f}" for name, cost in costs.drafts.items())
+    return f"a plain step {plain * 1e3:.2f} ms; in plain steps: {rows}" + (f"; {levels}" if levels else "")
 
 
 def _draft_cost(bench: _Bench, proposer: Proposer, plain: float) -> DraftCost:
     short, long = bench.draft(proposer.name, _SHORT), bench.draft(proposer.name, _LONG)
     if short is None:
-        return DraftCost(proposer.cost)
+        return DraftCost(proposer.cost * plain)
     level = short if long is None else max(long - short, 0.0) / (_LONG[0] - _SHORT[0])
     broad = bench.draft(proposer.name, _BROAD)
     beyond = 0.0 if broad is None or long is None else max(broad - long, 0.0)
     return DraftCost(
-        level=level / plain,
-        fixed=max(short - level, 0.0) / plain,
-        node=beyond / (_BROAD[1] - _BROAD[0]) / plain,
+        level=level,
+        fixed=max(short - level, 0.0),
+        node=beyond / (_BROAD[1] - _BROAD[0]),
     )
 
 

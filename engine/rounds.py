@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.api import FinishReason, Output, Request, RequestReport, Round
+from engine.batch import RaggedBatch
 from engine.commit import Ending
 from engine.draft.base import Draft
 from engine.draft.match import LONGEST_DRAFT
+from engine.scheduler import Schedule
 from engine.sequence import Sequence, Tally
-from policies.base import Decision, Observation, Option, Reason, RequestView
+from policies.base import Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
 
 
 def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]]) -> RequestView:
@@ -70,6 +72,29 @@ def observation(r: Round, decision: Decision) -> Observation:
     seen = Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)
     option = decision.option
     return seen if option is None else replace(seen, grade=option.grade, width=option.width)
+
+
+def seen_of(
+    schedule: Schedule,
+    batch: RaggedBatch,
+    rounds: list[Round],
+    drafting: tuple[Drafting, ...],
+    *,
+    now: float,
+    seconds: float,
+) -> StepSeen:
+    """What the policy learns from a step as a whole."""
+    return StepSeen(
+        now=now,
+        seconds=seconds,
+        rows=batch.rows,
+        prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
+        padding=batch.padding,
+        sequences=len(schedule.decodes),
+        context=sum(len(sequence.tokens) for sequence in schedule.decodes),
+        committed=sum(r.accepted + 1 for r in rounds),
+        drafting=drafting,
+    )
 
 
 def output(sequence: Sequence, ending: Ending, report: RequestReport | None = None) -> Output:

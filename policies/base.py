@@ -53,6 +53,7 @@ class Option(NamedTuple):
     k: int  # levels that it can draft now, at most
     grade: int = 0  # how good it finds its own guess; each grade's acceptance is learned apart
     width: int = 1  # nodes a level, about: 1 is a chain, more is a tree
+    owed: int = 0  # tokens of the text that it must read before it can guess, beside the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class LoadView:
     running: int  # requests decoding or in prefill
     waiting: int
     kv_free: float  # share of KV blocks that are free, 0 to 1
+    now: float = 0.0  # seconds on a clock that never goes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,35 @@ class Observation:
     accepted: int
     grade: int = 0  # of the option that was chosen
     width: int = 1
+    chances: tuple[float, ...] = ()
+    """By examined level, the chance that its guess would be accepted, sum of min(p, q), where the draft has a law."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """What one proposer did in a step, for all the requests that were left to it."""
+
+    proposer: str
+    seconds: float
+    requests: int
+    levels: int  # of the deepest draft
+    tokens: int  # of all drafts
+    owed: int = 0  # tokens that it had to read before
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """What a step took. A policy learns this host's costs from it; which of it tells of a cost is for it to say."""
+
+    now: float  # seconds at its end, on the clock of LoadView.now
+    seconds: float  # all of it, drafting included
+    rows: int  # of the target's forward, prompts and padding included
+    prefill_rows: int
+    padding: int
+    sequences: int  # that decoded
+    context: int  # tokens that they attended to, summed over them
+    committed: int  # tokens that they gained
+    drafting: tuple[Drafting, ...] = ()
 
 
 class Policy(Protocol):
@@ -123,8 +154,8 @@ class Policy(Protocol):
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         """One decision per request, in order. Advances the policy's own step count by one."""
 
-    def observe(self, observations: Sequence[Observation]) -> None:
-        """Learn from the rounds of the step just committed."""
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
+        """Learn from the rounds of the step just committed, and from what it took."""
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. Unknown requests are ignored."""

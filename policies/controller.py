@@ -16,7 +16,17 @@ from functools import cache
 from typing import Final
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
-from policies.base import GRAMMAR, Decision, LoadState, LoadView, Observation, Policy, Reason, RequestView
+from policies.base import (
+    GRAMMAR,
+    Decision,
+    LoadState,
+    LoadView,
+    Observation,
+    Policy,
+    Reason,
+    RequestView,
+    StepSeen,
+)
 from policies.cost import StepCosts
 from policies.load import LoadPolicy
 from policies.picker import Picker
@@ -78,7 +88,7 @@ class Controller(Policy):
         self._probes.place(requests, decisions, limit)
         return decisions
 
-    def observe(self, observations: Sequence[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:  # noqa: ARG002
         """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
         for observation in observations:
             if observation.proposer != GRAMMAR:

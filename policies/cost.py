@@ -1,7 +1,9 @@
-"""What a round costs, in plain decode steps: the forward of one row and all that goes with it.
+"""What a step costs, in seconds, or in any other unit that is the same for all of it.
 
 rows    the target's forward by its number of rows: its weights are read once, so that a few rows more cost little
-draft   what a proposer adds: once a round, for each level, and for each token
+key     what a token that is attended to adds, beside its row
+draft   what a proposer adds: once a step in which it drafts, for each level, for each token, and for each token of a
+        text that it has to catch up on
 
 Where `n` requests decode together, a request is charged as if all of them did as it does: a step that verifies
 `n (1 + tokens)` rows, against one of `n`. So a row is dear where the step has many already, and a level of a draft is
@@ -13,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 _ROW: Final = 0.02  # of a plain step: what a row costs on a host that nobody has measured
 
 
@@ -21,8 +26,9 @@ class DraftCost:
     """What a proposer's draft adds to a step."""
 
     level: float  # for each level: one pass of all that draft with it
-    fixed: float = 0.0  # for each round in which it drafts
+    fixed: float = 0.0  # for each step in which it drafts
     node: float = 0.0  # for each token, beside what its level costs
+    owed: float = 0.0  # for each token that it must read before it can guess
 
 
 FREE: Final = DraftCost(0.0)
@@ -33,30 +39,50 @@ class StepCosts:
     """The costs of one engine on one host."""
 
     steps: tuple[tuple[int, float], ...] = ((1, 1.0), (2, 1.0 + _ROW))
-    """(rows, cost of a step of so many), both ascending, from (1, 1.0) on; straight lines between them and beyond."""
+    """(rows, cost of a step of so many), both ascending, rows from 1 on; straight lines between them and beyond."""
     drafts: Mapping[str, DraftCost] = field(default_factory=dict)
     """By proposer."""
     other: DraftCost = FREE
     """Of those that are not there."""
+    key: float = 0.0
+    """For each token that is attended to."""
 
     @classmethod
     def measured(cls, seconds: Iterable[tuple[int, float]], drafts: Mapping[str, DraftCost]) -> "StepCosts":
-        """From (rows, seconds of a step), rows ascending from 1. A step of more rows is never taken to be cheaper:
-        where it was measured so, the clock was wrong.
+        """From (rows, seconds of a step), rows ascending from 1, and drafts in seconds. A step of more rows is never
+        taken to be cheaper: where it was measured so, the clock was wrong.
         """
         ascending: list[tuple[int, float]] = []
         for rows, took in seconds:
             ascending.append((rows, max(took, ascending[-1][1] if ascending else took)))
-        plain = ascending[0][1]
-        return cls(tuple((rows, took / plain) for rows, took in ascending), drafts)
+        return cls(tuple(ascending), drafts)
+
+    @property
+    def plain(self) -> float:
+        """Of a step of one row: the unit that people think in."""
+        return self.steps[0][1]
 
     def with_row(self, cost: float) -> "StepCosts":
-        """These, with a fixed cost for each row more."""
-        return replace(self, steps=((1, 1.0), (2, 1.0 + cost)))
+        """These, with a fixed cost for each row more, in plain steps."""
+        return replace(self, steps=((1, self.plain), (2, self.plain * (1.0 + cost))))
 
     def with_level(self, cost: float) -> "StepCosts":
-        """These, with a fixed cost for each level of every proposer's drafts."""
-        return replace(self, drafts={}, other=DraftCost(cost))
+        """These, with a fixed cost for each level of every proposer's drafts, in plain steps."""
+        return replace(self, drafts={}, other=DraftCost(cost * self.plain))
+
+    def draft(self, proposer: str) -> DraftCost:
+        """What a proposer's drafts add."""
+        return self.drafts.get(proposer, self.other)
+
+    def table(self, most: int) -> NDArray[np.float64]:
+        """[most + 1]: of a step of 0, 1, ... rows without drafting, keys left out. Never falls."""
+        rows, costs = np.array([(1, self.plain), *self.steps]).T
+        slope = (costs[-1] - costs[-2]) / max(rows[-1] - rows[-2], 1.0)
+        wanted = np.arange(most + 1)
+        found: NDArray[np.float64] = np.interp(wanted, rows, costs) + slope * np.maximum(
+            wanted - rows[-1], 0.0
+        )
+        return found
 
     def step(self, rows: int) -> float:
         """Of a step of so many rows without drafting."""
@@ -67,6 +93,6 @@ class StepCosts:
 
     def round(self, proposer: str, levels: int, tokens: int, requests: int = 1) -> float:
         """Of a round with such a draft, in rounds without one, where `requests` decode and all do the same."""
-        draft = self.drafts.get(proposer, self.other)
+        draft = self.draft(proposer)
         drafting = draft.fixed + levels * draft.level + requests * tokens * draft.node if levels else 0.0
         return (self.step(requests * (1 + tokens)) + drafting) / self.step(requests)

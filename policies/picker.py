@@ -106,7 +106,7 @@ class Picker:
 
     def _of(self, request: RequestView, option: Option) -> tuple[Rates, Gain]:
         """What to expect of an option for a request, and what it brings then."""
-        proposer, _, grade, width = option
+        proposer, _, grade, width, _ = option
         rates = self._estimates.rates(request.request, request.traffic_class, (proposer, grade, width))
         drafts = self._drafts.get((proposer, width)) or self._cost(option)
         return rates, drafts.gains.get(rates) or drafts.gain(rates)

@@ -5,15 +5,25 @@ from typing import NamedTuple
 
 from engine.draft.base import Ask, Draft, Proposer, drafts_for
 from engine.sequence import Sequence as Seq
-from policies.base import Option
+from engine.stopwatch import Stopwatch
+from policies.base import Drafting, Option
 from policies.cost import DraftCost
 
 
 class Order(NamedTuple):
-    """An ask, and by whom it is to be answered."""
+    """An ask, and the option that is taken of those offered."""
 
-    proposer: str
+    option: Option
     ask: Ask
+
+
+class Drafted(NamedTuple):
+    """What came of a step's orders."""
+
+    drafts: list[Draft]
+    """One for each order, in order, with its proposer's name."""
+    drafting: tuple[Drafting, ...]
+    """One for each proposer that had orders."""
 
 
 class Roster:
@@ -27,25 +37,34 @@ class Roster:
         """In the order in which they were configured."""
         return tuple(self._proposers.values())
 
-    def costs(self) -> dict[str, DraftCost]:
-        """What they say of themselves, by name."""
-        return {name: DraftCost(each.cost) for name, each in self._proposers.items()}
+    def costs(self, plain: float) -> dict[str, DraftCost]:
+        """What they say of themselves, by name, where a plain step costs so much."""
+        return {name: DraftCost(each.cost * plain) for name, each in self._proposers.items()}
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """What there is to choose from for a text now."""
         return tuple(option for each in self._proposers.values() for option in each.options(sequence))
 
-    def drafts(self, orders: Sequence[Order]) -> list[Draft]:
-        """One for each order, in order, with its proposer's name."""
+    def drafts(self, orders: Sequence[Order]) -> Drafted:
+        """Drafts for all orders."""
         found: list[Draft | None] = [None] * len(orders)
-        for name in dict.fromkeys(order.proposer for order in orders):
-            mine = [i for i, order in enumerate(orders) if order.proposer == name]
-            answers = drafts_for([orders[i].ask for i in mine], self._proposers[name])
-            for i, draft in zip(mine, answers, strict=True):
+        drafting = []
+        watch = Stopwatch.start()
+        for name in dict.fromkeys(order.option.proposer for order in orders):
+            mine = [i for i, order in enumerate(orders) if order.option.proposer == name]
+            asks = [orders[i].ask for i in mine]
+            for i, draft in zip(mine, drafts_for(asks, self._proposers[name]), strict=True):
                 found[i] = draft._replace(proposer=name)
-        return [draft for draft in found if draft is not None]
+            owed = sum(orders[i].option.owed for i in mine)
+            drafting.append(_drafting(name, watch.lap(), asks, owed))
+        return Drafted([draft for draft in found if draft is not None], tuple(drafting))
 
     def forget(self, text: str) -> None:
         """The text has ended."""
         for each in self._proposers.values():
             each.forget(text)
+
+
+def _drafting(proposer: str, seconds: float, asks: Sequence[Ask], owed: int) -> Drafting:
+    levels, tokens = max(ask.levels for ask in asks), sum(ask.k for ask in asks)
+    return Drafting(proposer, seconds, len(asks), levels, tokens, owed)

@@ -13,6 +13,7 @@ from policies.settings import PolicySettings
 from specd.alerts.lifecycle import Lifecycle, State
 from specd.alerts.rules import Evidence, Pair, evaluate
 from specd.config.schema import AlertsSection
+from tests.policies.steps import A_STEP
 
 TOKENS = 120
 ROUNDS_PER_SECOND = 20.0
@@ -42,7 +43,8 @@ def a_round(policy: Controller, request: RequestView, rng: Random, acceptance: f
     examined = min(accepted + 1, decision.k)
     if decision.k:
         policy.observe(
-            [Observation(request.request, "chat", "ngram", decision.k, examined=examined, accepted=accepted)]
+            [Observation(request.request, "chat", "ngram", decision.k, examined=examined, accepted=accepted)],
+            A_STEP,
         )
     counts = {"drafted": decision.k, "examined": examined, "accepted": accepted}
     return Round(

@@ -9,7 +9,7 @@ from engine.core import Engine
 from engine.draft.base import Ask, Draft
 from engine.draft.roster import Roster
 from engine.draft.shape import MOST_NODES
-from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView
+from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView, StepSeen
 from policies.controller import Controller
 from policies.settings import PolicySettings
 from tests.engine.conftest import generate
@@ -63,7 +63,7 @@ class FixedShape(Controller):
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         return [self._shape(request) for request in requests]
 
-    def observe(self, observations: Sequence[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         pass
 
     def _shape(self, request: RequestView) -> Decision:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.base import Decision, LoadState, LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
 from policies.settings import LoadSettings, PolicySettings
+from tests.policies.steps import A_STEP
 
 ROOMY = LoadSettings(table=((1000, 16),), off_above=1000)
 
@@ -86,7 +87,8 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
                 )
                 for request, d in zip(batch, decisions, strict=True)
                 for hit in [rng.randint(0, 16)]
-            ]
+            ],
+            A_STEP,
         )
 
 
@@ -132,7 +134,7 @@ def test_the_reason_names_what_settled_k_last(rules, request_view, running, expe
 def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
     controller = Controller(PolicySettings(load=ROOMY))
     bad = [*rounds(10, 1, request="bad"), *rounds(20, 0, request="bad")]
-    controller.observe([*rounds(20, 4, request="good"), *bad])
+    controller.observe([*rounds(20, 4, request="good"), *bad], A_STEP)
     good, bad, new = decide(controller, view("good"), view("bad"), view("new"))
     assert (good.k, good.reason) == (8, Reason.ACCEPTANCE)
     assert bad.k < new.k <= good.k
@@ -141,7 +143,7 @@ def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
 
 def test_a_request_of_a_hopeless_draft_ends_at_k_0():
     controller = Controller(PolicySettings())
-    controller.observe(rounds(60, 0))
+    controller.observe(rounds(60, 0), A_STEP)
     decision = only(controller, view())
     assert (decision.k, decision.reason) == (0, Reason.LOW_ACCEPTANCE)
     assert decision.text.endswith("a draft costs more than it brings")
@@ -155,7 +157,7 @@ def test_learning_while_choosing_ends_near_the_best_k():
     for _ in range(600):
         k = only(controller, view()).k
         accepted = next((j for j in range(k) if rng.random() > 0.8), k)
-        controller.observe([Observation("r", "chat", "ngram", k, min(accepted + 1, k), accepted)])
+        controller.observe([Observation("r", "chat", "ngram", k, min(accepted + 1, k), accepted)], A_STEP)
         chosen.append(k)
     assert set(chosen[300:]) <= {6, 7, 8}
     assert controller.class_acceptance()[0].acceptance == pytest.approx(0.8, abs=0.04)
@@ -163,7 +165,7 @@ def test_learning_while_choosing_ends_near_the_best_k():
 
 def test_a_load_ramp_of_1_to_48_to_1_shrinks_k_switches_it_off_and_brings_it_back():
     controller = Controller(PolicySettings(probe_every=1000))
-    controller.observe(rounds(20, 4))
+    controller.observe(rounds(20, 4), A_STEP)
     states, ks = [], []
     for running in [*range(1, 49), *range(48, 0, -1), *[1] * 40]:
         ks.append(only(controller, view(), running).k)
@@ -177,7 +179,7 @@ def test_a_load_ramp_of_1_to_48_to_1_shrinks_k_switches_it_off_and_brings_it_bac
 
 def test_a_reload_keeps_what_was_learned():
     controller = Controller(PolicySettings())
-    controller.observe(rounds(20, 4))
+    controller.observe(rounds(20, 4), A_STEP)
     learned = controller.class_acceptance()
     controller.configure(PolicySettings(k_max=3))
     assert controller.class_acceptance() == learned
@@ -215,7 +217,7 @@ def test_a_kind_that_does_not_exist_is_refused_by_name_and_changes_nothing():
 
 def test_a_request_that_ended_leaves_nothing_but_what_its_class_learned():
     controller = Controller(PolicySettings())
-    controller.observe(rounds(20, 4))
+    controller.observe(rounds(20, 4), A_STEP)
     assert only(controller, view()).reason is Reason.ACCEPTANCE
     controller.forget("r")
     controller.forget("never seen")
@@ -230,7 +232,7 @@ def test_nothing_is_kept_of_requests_that_have_ended():
     controller = Controller(PolicySettings())
     for number in range(100):
         only(controller, view(f"r{number}"))
-        controller.observe(rounds(1, 2, request=f"r{number}"))
+        controller.observe(rounds(1, 2, request=f"r{number}"), A_STEP)
         controller.forget(f"r{number}")
     assert not controller._estimates._requests
     assert not controller._probes._history
@@ -262,7 +264,7 @@ def test_nothing_is_learned_from_forced_tokens():
     kinds = []
     for step in range(8):
         kinds.append(only(controller, view(forced=4 if step % 2 else 0)).reason)
-        controller.observe([Observation("r", "chat", "grammar", 4, 4, 4)])
+        controller.observe([Observation("r", "chat", "grammar", 4, 4, 4)], A_STEP)
     assert controller.class_acceptance() == []
     assert kinds[::2] == [Reason.LOW_ACCEPTANCE, Reason.LOW_ACCEPTANCE, Reason.PROBE, Reason.LOW_ACCEPTANCE]
 

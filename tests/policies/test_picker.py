@@ -12,6 +12,7 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.plan import gain
 from policies.settings import LoadSettings, PolicySettings
+from tests.policies.steps import A_STEP
 
 NGRAM, EAGLE, TREE = Option("ngram", 8), Option("eagle", 8), Option("eagle", 8, width=4)
 COSTS = StepCosts(steps=((1, 1.0), (2, 1.01)), drafts={"ngram": DraftCost(0.005), "eagle": DraftCost(0.12)})
@@ -38,12 +39,13 @@ class World:
         (decision,) = self.controller.decide(LoadView(1, 0, 0.5), [view])
         kept = 0
         if decision.option is not None:
-            proposer, _, grade, width = decision.option
+            proposer, _, grade, width, _ = decision.option
             while kept < decision.k and self.rng.random() < rates[proposer]:
                 kept += 1
             examined = min(kept + 1, decision.k)
             self.controller.observe(
-                [Observation(view.request, "chat", proposer, decision.tokens, examined, kept, grade, width)]
+                [Observation(view.request, "chat", proposer, decision.tokens, examined, kept, grade, width)],
+                A_STEP,
             )
             self.spent += COSTS.round(proposer, decision.k, decision.tokens)
         else:
@@ -208,7 +210,12 @@ def test_no_draft_exceeds_its_option_its_nodes_or_its_room(steps, tree_nodes, k_
             assert controller.load_state is LoadState.FULL
             assert decision.k <= decision.tokens <= tree_nodes
         controller.observe(
-            [Observation("r", "chat", decision.option.proposer, decision.tokens, 1, 0, *decision.option[2:])]
+            [
+                Observation(
+                    "r", "chat", decision.option.proposer, decision.tokens, 1, 0, *decision.option[2:4]
+                )
+            ],
+            A_STEP,
         )
 
 
@@ -226,8 +233,9 @@ def test_measured_costs_never_fall_with_rows_and_meet_what_was_measured(seconds)
     costs = StepCosts.measured(zip(rows, seconds, strict=True), {})
     found = [costs.step(n) for n in range(1, 200)]
     assert all(after >= before * (1 - 1e-9) for before, after in pairwise(found))
-    assert costs.step(1) == 1.0
-    assert costs.step(rows[-1]) == pytest.approx(max(seconds) / seconds[0])
+    assert costs.step(1) == costs.plain == seconds[0]
+    assert costs.step(rows[-1]) == pytest.approx(max(seconds))
+    assert costs.table(199)[1:] == pytest.approx(found)
 
 
 def test_what_an_operator_says_of_costs_stands_over_what_was_measured():

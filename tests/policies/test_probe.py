@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from policies.base import LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
 from policies.settings import LoadSettings, PolicySettings
+from tests.policies.steps import A_STEP
 
 OFF_FOR_GOOD = LoadSettings(table=((100, 8),), off_above=0, resume_at=0)
 NEVER_OFF = LoadSettings(table=((1000, 8),), off_above=1000)
@@ -19,7 +20,7 @@ def view(name, *, remaining=1000, speculate=True, fixed_k=None):
 def hopeless(every, load=NEVER_OFF, **settings):
     """A controller whose class has been seen to fail."""
     controller = Controller(PolicySettings(probe_every=every, load=load, row_cost=0.06, **settings))
-    controller.observe([Observation("old", "chat", "ngram", 4, 1, 0)] * 60)
+    controller.observe([Observation("old", "chat", "ngram", 4, 1, 0)] * 60, A_STEP)
     controller.forget("old")
     return controller
 
@@ -31,7 +32,8 @@ def step(controller, requests, *, accept=False):
         [
             Observation(request.request, "chat", "ngram", d.k, d.k if accept else min(d.k, 1), d.k * accept)
             for request, d in zip(requests, decisions, strict=True)
-        ]
+        ],
+        A_STEP,
     )
     return {request.request: d for request, d in zip(requests, decisions, strict=True)}
 
