@@ -8,7 +8,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import httpx2
@@ -18,12 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specd.bench import plot
 from specd.bench.client import Server, connect
 from specd.bench.load import closed_loop
-from specd.bench.prompts import MIXES, Prompt, prompts
+from specd.bench.prompts import MIXES, Prompt
 from specd.bench.report import Answered, Asked, document, table
-from specd.bench.sample import Level, Sample, Summary, summarize
+from specd.bench.sample import Level, Sample, Summary, summarize, whole
+from specd.bench.stages import stages
 from specd.cli.parser import Arguments, Parser, describe
 from specd.errors import UserError
 
+_CLIENTS = (1, 2, 4, 8)
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _INTERRUPTED = 130
 _TABLE_WIDTH = 112  # in less, digits would be cut off; a narrow terminal wraps the lines instead
@@ -48,6 +49,7 @@ def add_arguments(parser: Parser) -> None:
         "Load an OpenAI-compatible server: each client asks again when its last answer has ended.",
         """
         specd bench --concurrency 1,4,16 --mix copy,chat
+        specd bench --ramp 1,4,16,48,16,4,1 --mix chat,copy
         specd bench --url https://llm.example/v1 --api-key-file key.txt --json out.json --plot out.png
         """,
     )
@@ -59,8 +61,22 @@ def add_arguments(parser: Parser) -> None:
         help="the server, with or without /v1 (default: %(default)s)",
     )
     option("--model", help="model to ask for (default: the first that the server lists)")
-    option("--concurrency", type=_counts, default=(1, 2, 4, 8), help="numbers of clients (default: 1,2,4,8)")
-    option("--mix", type=_mixes, default=("mixed",), help=f"some of {','.join(MIXES)} (default: mixed)")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument(
+        "--concurrency", type=_counts, default=_CLIENTS, help="numbers of clients (default: 1,2,4,8)"
+    )
+    load.add_argument(
+        "--ramp",
+        type=_counts,
+        metavar="CLIENTS",
+        help="phases of so many clients, such as 1,4,16,48,16,4,1, in which the traffic moves from the first mix to the"
+        " second; one line a phase",
+    )
+    option(
+        "--mix",
+        type=_mixes,
+        help=f"some of {','.join(MIXES)} (default: mixed; of a ramp two, default chat,copy)",
+    )
     option(
         "--requests", type=_count, help="requests per number of clients (default: 3 per client, at least 12)"
     )
@@ -75,7 +91,7 @@ def run(args: Arguments) -> int:
     """Measure, then print and write what was measured, after Ctrl-C as well."""
     _require_writable(args)
     key = _api_key(args.api_key_file)
-    measured = _Run(Asked(args.concurrency, args.mix, args.requests, args.max_tokens, args.seed))
+    measured = _Run(_asked(args))
     interrupted = False
     with _progress(measured.asked) as advance:
         try:
@@ -86,20 +102,25 @@ def run(args: Arguments) -> int:
     return _INTERRUPTED if interrupted else 0
 
 
+def _asked(args: Arguments) -> Asked:
+    ramp = args.ramp is not None
+    mix = args.mix or (("chat", "copy") if ramp else ("mixed",))
+    if ramp and len(mix) > 2:
+        raise UserError(f"--ramp moves from one mix to another: name two with --mix, not {len(mix)}.")
+    return Asked(
+        args.ramp if ramp else args.concurrency, mix, args.requests, args.max_tokens, args.seed, ramp=ramp
+    )
+
+
 async def _measure(
     measured: _Run, url: str, key: str | None, model: str | None, advance: Callable[[Level], None]
 ) -> None:
     asked = measured.asked
     async with connect(url, key, model, asked.max_tokens) as server:
         measured.answered = Answered(server.model, server.dialect)
-        for mix in asked.mix:
-            endless = prompts(mix, asked.seed)
-            for concurrency in asked.concurrency:
-                level = Level(mix, concurrency)
-                measured.levels.append(level)
-                await _load(
-                    server, level, islice(endless, asked.requests_at(concurrency)), asked.max_tokens, advance
-                )
+        for level, asks in stages(asked):
+            measured.levels.append(level)
+            await _load(server, level, asks, asked.max_tokens, advance)
 
 
 async def _load(
@@ -117,12 +138,17 @@ def _publish(measured: _Run, args: Arguments, *, interrupted: bool) -> None:
     summaries = measured.summaries()
     if measured.answered is None or not summaries:
         raise UserError("Interrupted before the first request had ended: nothing was measured.")
-    Console(width=max(Console().width, _TABLE_WIDTH)).print(table(summaries))
+    console = Console(width=max(Console().width, _TABLE_WIDTH))
+    console.print(table(summaries))
+    if measured.asked.ramp:
+        ramp = whole(summaries)
+        console.print(f"the whole ramp: {ramp.seconds:.1f} s, {ramp.tokens_per_second:.1f} tokens per s")
     if args.json:
         result = document(measured.asked, measured.answered, summaries, interrupted=interrupted)
         args.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     if args.plot:
-        plot.plot(summaries, args.plot)
+        draw = plot.plot_ramp if measured.asked.ramp else plot.plot
+        draw(summaries, args.plot)
     _explain_failures(summaries)
 
 
@@ -141,8 +167,7 @@ def _progress(asked: Asked) -> Iterator[Callable[[Level], None]]:
     """A bar over all requests, on stderr, that names the level at work."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        total = len(asked.mix) * sum(map(asked.requests_at, asked.concurrency))
-        task = progress.add_task("warm-up", total=total)
+        task = progress.add_task("warm-up", total=asked.requests_in_all)
 
         def advance(level: Level) -> None:
             progress.update(task, advance=1, description=f"{level.mix}, {level.concurrency} clients")

@@ -176,7 +176,7 @@ def _body(model: str, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
         "model": model,
         "messages": [{"role": "user", "content": prompt.text}],
         "max_tokens": max_tokens,
-        "temperature": 0,
+        "temperature": prompt.temperature,
         "stream": True,
     }
 

@@ -23,9 +23,7 @@ def unavailable_reason(path: Path) -> str | None:
 
 def plot(summaries: Sequence[Summary], path: Path) -> None:
     """Write the picture; its format follows from the name's ending."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra, and slow to import
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = _figure()
     throughput, latency = figure.subplots(1, 2)
     for mix in dict.fromkeys(summary.mix for summary in summaries):
         _draw(throughput, latency, mix, [s for s in summaries if s.mix == mix])
@@ -33,6 +31,42 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     _label(throughput, clients, "tokens per second, all clients")
     _label(latency, clients, "inter-token time, ms")
     figure.savefig(path, dpi=150)
+
+
+def plot_ramp(phases: Sequence[Summary], path: Path) -> None:
+    """Write the picture of a ramp: what each phase gave, in order."""
+    figure = _figure()
+    throughput, latency = figure.subplots(1, 2)
+    numbers = list(range(1, len(phases) + 1))
+    throughput.bar(numbers, [phase.tokens_per_second for phase in phases])
+    told = [
+        (number, phase.inter_token)
+        for number, phase in zip(numbers, phases, strict=True)
+        if phase.inter_token
+    ]
+    for name, style in (("p50", "o-"), ("p99", "x--")):
+        latency.plot(
+            [n for n, _ in told], [getattr(times, name) * 1e3 for _, times in told], style, label=name
+        )
+    _label_phases(throughput, phases, "tokens per second, all clients")
+    _label_phases(latency, phases, "inter-token time, ms")
+    latency.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _figure() -> Any:
+    from matplotlib.figure import Figure  # noqa: PLC0415  an optional extra, and slow to import
+
+    return Figure(figsize=(11, 4.5), layout="constrained")
+
+
+def _label_phases(axes: Any, phases: Sequence[Summary], quantity: str) -> None:
+    names = [f"{phase.concurrency}\n{phase.mix.replace(', ', chr(10))}" for phase in phases]
+    axes.set_xticks(range(1, len(phases) + 1), names, fontsize="x-small")
+    axes.set_xlabel("clients and mix, phase by phase")
+    axes.set_ylabel(quantity)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3, axis="y")
 
 
 def _draw(throughput: Any, latency: Any, mix: str, summaries: Sequence[Summary]) -> None:

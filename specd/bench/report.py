@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from specd.bench.client import Dialect
-from specd.bench.sample import Quantiles, Summary
+from specd.bench.sample import Quantiles, Summary, whole
 
 _COLUMNS = (
     "mix",
@@ -40,6 +40,13 @@ class Asked:
     requests: int | None
     max_tokens: int
     seed: int
+    ramp: bool = False
+    """Whether the concurrencies are phases of one run, over which the traffic moves from the first mix to the last."""
+
+    @property
+    def requests_in_all(self) -> int:
+        """Of all levels."""
+        return (1 if self.ramp else len(self.mix)) * sum(map(self.requests_at, self.concurrency))
 
     def requests_at(self, concurrency: int) -> int:
         """Unless told, enough that every client is busy three times and no mean rests on a handful."""
@@ -47,7 +54,10 @@ class Asked:
 
     def command(self) -> str:
         """The command line that asks the same again."""
-        parts = ["specd bench", f"--concurrency {','.join(map(str, self.concurrency))}"]
+        parts = [
+            "specd bench",
+            f"--{'ramp' if self.ramp else 'concurrency'} {','.join(map(str, self.concurrency))}",
+        ]
         parts.append(f"--mix {','.join(self.mix)}")
         if self.requests is not None:
             parts.append(f"--requests {self.requests}")
@@ -77,6 +87,7 @@ def document(
     asked: Asked, answered: Answered, summaries: Sequence[Summary], *, interrupted: bool
 ) -> dict[str, Any]:
     """The JSON result. Times in seconds."""
+    ramp = {"ramp": asdict(whole(summaries))} if asked.ramp else {}
     return {
         "command": asked.command(),
         "environment": environment(),
@@ -84,6 +95,7 @@ def document(
         "server": {"model": PurePath(answered.model).name, "dialect": asdict(answered.dialect)},
         "interrupted": interrupted,
         "levels": [asdict(summary) for summary in summaries],
+        **ramp,
     }
 
 

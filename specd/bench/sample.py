@@ -114,6 +114,21 @@ def summarize(level: Level) -> Summary:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All phases of a ramp, one after another."""
+
+    seconds: float
+    tokens: int
+    tokens_per_second: float
+
+
+def whole(phases: Sequence[Summary]) -> Whole:
+    """The time that requests were at work; what lies between two phases does not count."""
+    seconds, tokens = sum(phase.seconds for phase in phases), sum(phase.tokens for phase in phases)
+    return Whole(seconds, tokens, tokens / seconds if seconds else 0.0)
+
+
 def _gaps(arrivals: Sequence[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(arrivals)]
 

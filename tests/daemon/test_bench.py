@@ -76,6 +76,41 @@ def test_speculation_is_reported(server, bench):
     assert (level["acceptance"], level["tokens_per_round"]) == (3 / 4, 5 / 2)
 
 
+def test_creative_prompts_are_drawn_at_temperature_1(server, bench):
+    """Test that the mix that no draft can guess is sampled, and that the others are greedy."""
+    bench("--concurrency", "1", "--mix", "creative,chat", "--requests", "2")
+    assert [body["temperature"] for body in server.bodies[1:]] == [1, 1, 0, 0]
+    assert server.bodies[1]["specd"]["class"] == "creative"
+
+
+def test_a_ramp_moves_from_one_mix_to_the_other(server, bench, tmp_path, capsys):
+    """Test that each phase has its clients, its share of both mixes and its line, and that the whole is summed up."""
+    plot = tmp_path / "ramp.png"
+    assert bench("--ramp", "1,3,1", "--requests", "4", "--plot", str(plot)) == 0
+    assert [(level["concurrency"], level["mix"], level["requests"]) for level in bench.result["levels"]] == [
+        (1, "chat", 4),
+        (3, "50% chat, 50% copy", 4),
+        (1, "copy", 4),
+    ]
+    classes = [body["specd"]["class"] for body in server.bodies[1:]]
+    assert [sorted(classes[at : at + 4]).count("copy") for at in (0, 4, 8)] == [0, 2, 4]
+    assert bench.result["ramp"]["tokens"] == 60
+    assert bench.result["ramp"]["seconds"] == pytest.approx(
+        sum(level["seconds"] for level in bench.result["levels"])
+    )
+    assert bench.result["command"].startswith("specd bench --ramp 1,3,1 --mix chat,copy")
+    out = capsys.readouterr()
+    assert "the whole ramp:" in out.out
+    assert "12/12" in out.err
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_ramp_has_two_ends(bench, capsys):
+    """Test that a ramp over three mixes is refused before anything is asked."""
+    assert bench("--ramp", "1,2", "--mix", "copy,chat,code") == 2
+    assert "name two with --mix, not 3" in refusal(capsys)
+
+
 @pytest.mark.parametrize(
     ("taken", "counted_by"),
     [
@@ -238,7 +273,8 @@ def test_result_with_nowhere_to_go(option, name, tmp_path, capsys):
     [
         (["--concurrency", "1,0"], "'0' is not a whole number of at least 1"),
         (["--concurrency", "few"], "'few' is not a whole number"),
-        (["--mix", "copy,prose"], "'prose' is not a mix: there are copy, chat, code, mixed"),
+        (["--mix", "copy,prose"], "'prose' is not a mix: there are copy, chat, code, creative, mixed"),
+        (["--ramp", "1,2", "--concurrency", "4"], "not allowed with argument"),
         (["--requests", "-1"], "'-1' is not a whole number"),
         (["--url", "localhost:8000"], "'localhost:8000' is not an address such as http://127.0.0.1:8000"),
         (["--url", "http://host:port"], "is not a URL"),

@@ -7,7 +7,7 @@ import pytest
 
 from specd.bench.client import api_base
 from specd.bench.load import closed_loop
-from specd.bench.prompts import MIXES, prompts, texts
+from specd.bench.prompts import MIXES, blend, prompts, texts
 from specd.bench.report import Asked
 from specd.bench.sample import Level, Quantiles, Sample, Speculation, quantiles, summarize
 
@@ -99,7 +99,7 @@ def test_prompts_are_the_same_for_the_same_seed(mix):
     ]
 
 
-@pytest.mark.parametrize("kind", MIXES[:3])
+@pytest.mark.parametrize("kind", MIXES[:-1])
 def test_a_mix_is_a_dozen_texts(kind):
     """Test that a dozen different texts of about 150 to 250 tokens come before the first comes again."""
     dozen = [prompt.text.partition(". ")[2] for prompt in islice(prompts(kind), 12)]
@@ -111,6 +111,13 @@ def test_a_mix_is_a_dozen_texts(kind):
 def test_mixed_takes_turns():
     """Test that the mixed traffic is a third each, in turn."""
     assert [prompt.traffic_class for prompt in islice(prompts("mixed"), 6)] == ["copy", "chat", "code"] * 2
+
+
+def test_a_blend_keeps_its_share_in_every_beginning():
+    """Test that of the first n prompts of two mixes, share times n are of the second, to a prompt."""
+    for share in (0.0, 0.2, 0.5, 1.0):
+        classes = [p.traffic_class for p in islice(blend(prompts("chat"), prompts("copy"), share), 40)]
+        assert all(abs(classes[:n].count("copy") - share * n) < 1 for n in range(1, 41))
 
 
 @pytest.mark.parametrize("given", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"])
