@@ -1,24 +1,50 @@
 """How likely a drafted token is to be accepted, learned from examined tokens only.
 
 arm         who drafts and how: (proposer, grade, width); what one arm shows says nothing of another
-first       the acceptance of a draft's first level
-later       that of the levels after it, given that those before were accepted: a head falls off from its own output,
-            while a match that has held for one token mostly holds for more
+position    the acceptance of a draft's first, second and third level, and of the levels after these, each given that
+            the level before was accepted: a head falls off from its own output, while a match that has held for one
+            token mostly holds for more
 own         the evidence of one request
 class       all requests of a traffic class; a request starts from what its class has shown, and a class from the
             configured prior
 shrinkage   an estimate adds some imagined tokens at the rate of the level above, so that a request with
             little evidence stays near its class
+slot        a row of the table of estimates: a request's own for an arm, its class's, or the prior
 
 What lies behind the first rejection was never examined, and a full accept shows nothing about the positions
 after it: neither enters. `accepted / drafted` would count both as rejections, and so fall when k is raised.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from policies.base import Observation
+from policies.evidence import (
+    HIGHEST,
+    LOWEST,
+    POSITIONS,
+    PRIOR,
+    Evidence,
+    Floats,
+    Rows,
+    rows_of,
+    shown,
+    summed,
+)
+
+__all__ = [
+    "HIGHEST",
+    "LOWEST",
+    "POSITIONS",
+    "AcceptanceEstimates",
+    "Arm",
+    "ClassAcceptance",
+    "ClassKey",
+    "Rates",
+]
 
 Arm = tuple[str, int, int]
 """(proposer, grade, width)."""
@@ -35,17 +61,10 @@ MAX_CLASSES: Final = 1024
 MAX_ARMS: Final = 16
 """Arms of a request that are remembered; the one that came first is forgotten first."""
 
-LOWEST: Final = 0.01
-HIGHEST: Final = 0.99
-"""Estimates stay between these: finite evidence never shows that all or nothing will be accepted."""
-
 _SHRINKAGE: Final = 0.25  # in half-lives
 _CLASS_SPAN: Final = 16.0  # half-life of a class in half-lives of a request: it pools many requests
-_CONTRADICTION: Final = 3.5  # standard deviations between a class's recent evidence and all of it
-_KEPT: Final = (
-    3.0  # examined tokens of the recent evidence that are left then: it is partly of before the change
-)
-_RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
+
+_OwnKey = tuple[str, str, int, int]  # request and arm, in one: looked up for every option in every step
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +75,9 @@ class ClassAcceptance:
     proposer: str
     grade: int
     width: int
-    acceptance: float
+    acceptance: float  # over all levels
     examined: float  # tokens behind it, old ones at less than one
+    by_position: tuple[float, ...]  # the estimates
 
 
 class Rates(NamedTuple):
@@ -68,193 +88,102 @@ class Rates(NamedTuple):
     own: bool  # whether the request itself has shown anything yet
 
 
-class Evidence:
-    """An exponentially decayed pair; the half-life is counted in examined tokens.
-
-    What comes in together decays what came before it and then enters whole. Were the decay to run within a round, its
-    last token, which is the rejected one, would weigh most, and the ratio would be biased downwards.
-    """
-
-    __slots__ = ("accepted", "examined")
-
-    def __init__(self, accepted: float = 0.0, examined: float = 0.0) -> None:
-        self.accepted = accepted
-        self.examined = examined
-
-    def add(self, accepted: int, examined: int, half_life: float) -> None:
-        """Enter what one round showed. Where it showed nothing, what was there fades as by one token."""
-        kept = 0.5 ** (max(examined, 1) / half_life)
-        self.accepted = self.accepted * kept + accepted
-        self.examined = self.examined * kept + examined
-
-    def towards(self, centre: float, weight: float) -> float:
-        """The rate, with `weight` imagined tokens at the rate `centre` added."""
-        return _bounded((self.accepted + weight * centre) / (self.examined + weight))
-
-
-class _Rounds:
-    """Evidence of rounds, the first level apart from the later ones.
-
-    The later levels' fades even where no draft comes so far: else a few unlucky ones would keep drafts at one level,
-    where there is nothing to learn of the others.
-    """
-
-    __slots__ = ("first", "later")
-
-    def __init__(self, first: Evidence | None = None, later: Evidence | None = None) -> None:
-        self.first = first or Evidence()
-        self.later = later or Evidence()
-
-    def add(self, accepted: int, examined: int, half_life: float) -> None:
-        self.first.add(min(accepted, 1), 1, half_life)
-        self.later.add(max(accepted - 1, 0), examined - 1, half_life)
-
-    def faded(self, most: float) -> "_Rounds":
-        """The same rates, with no more than so many tokens behind each."""
-        return _Rounds(_faded(self.first, most), _faded(self.later, most))
-
-
-class _OfClass:
-    """What a class has shown of an arm. It remembers for long, until what is recent contradicts it: an arm that has
-    become better or worse is another arm.
-    """
-
-    __slots__ = ("all", "rates", "recent")
-
-    def __init__(self, rates: Rates) -> None:
-        self.all = _Rounds()
-        self.recent = _Rounds()
-        self.rates = rates
-
-    def add(self, seen: Observation, half_life: float) -> None:
-        self.all.add(seen.accepted, seen.examined, half_life * _CLASS_SPAN)
-        self.recent.add(seen.accepted, seen.examined, half_life)
-        if _contradicts(self.recent.first, self.all.first):
-            self.recent = self.recent.faded(_KEPT)
-            self.all = self.recent.faded(_KEPT)
-
-    def estimate(self, prior: float, weight: float) -> None:
-        """Makes new rates only where they differ by more than the last digit: requests look whether they are new."""
-        first = self.all.first.towards(prior, weight)
-        rates = Rates(_percent(first), _percent(self.all.later.towards(first, weight)), own=False)
-        if max(abs(rates.first - self.rates.first), abs(rates.later - self.rates.later)) > 1:
-            self.rates = rates
-
-
-class _Own(_Rounds):
-    """What a request has shown of an arm."""
-
-    __slots__ = ("centre", "rates")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centre: Rates | None = None  # its class's rates at the time of its own; None: there are none yet
-        self.rates = _NOTHING
-
-    def estimate(self, centre: Rates, weight: float) -> None:
-        first = self.first.towards(centre.first / 100, weight)
-        later = self.later.towards(centre.later / 100, weight)
-        self.rates, self.centre = Rates(_percent(first), _percent(later), own=True), centre
-
-
-_NOTHING: Final = Rates(0, 0, own=False)
-_NO_ARMS: Final[dict[Arm, _Own]] = {}
-
-
-def _bounded(rate: float) -> float:
-    return min(max(rate, LOWEST), HIGHEST)
-
-
-def _percent(rate: float) -> int:
-    return round(rate * 100)
-
-
-def _faded(evidence: Evidence, most: float) -> Evidence:
-    scale = most / max(evidence.examined, most)
-    return Evidence(evidence.accepted * scale, evidence.examined * scale)
-
-
-def _contradicts(recent: Evidence, everything: Evidence) -> bool:
-    if recent.examined < _RECENT_ENOUGH:
-        return False
-    rate = (everything.accepted + 1) / (everything.examined + 2)
-    noise = sqrt(rate * (1 - rate) / recent.examined)
-    return abs(recent.accepted / recent.examined - rate) > _CONTRADICTION * noise
-
-
 class AcceptanceEstimates:
     """All estimates. Memory is bounded by the requests not yet forgotten, `MAX_ARMS` and `MAX_CLASSES`."""
 
     def __init__(self, half_life: float, prior: float) -> None:
-        self._requests: dict[str, dict[Arm, _Own]] = {}
-        self._classes: dict[ClassKey, _OfClass] = {}
+        self._evidence = Evidence()
+        self._own: dict[_OwnKey, int] = {}
+        self._requests: dict[str, list[_OwnKey]] = {}
+        self._classes: dict[ClassKey, int] = {}
+        self._class_rows: set[int] = {PRIOR}
         self.configure(half_life, prior)
+
+    @property
+    def table(self) -> Floats:
+        """[slots, POSITIONS]: acceptance by position, given that the level before was accepted; that of the last column
+        holds for all levels after it. To be read, and valid until the next `observe`, `configure` or `forget`.
+        """
+        return self._evidence.table
 
     def configure(self, half_life: float, prior: float) -> None:
         """Change how evidence is weighed, keeping the evidence."""
         self._half_life = half_life
-        self._prior = prior
         self._shrinkage = _SHRINKAGE * half_life
-        percent = _percent(_bounded(prior))
-        self._unseen = Rates(percent, percent, own=False)
-        for of_class in self._classes.values():
-            of_class.estimate(prior, self._shrinkage)
-        for arms in self._requests.values():
-            for own in arms.values():
-                own.centre = None
+        self._evidence.assume(prior)
+        self._estimate(rows_of(self._classes.values()))
 
-    def observe(self, seen: Observation) -> None:
-        """Learn from one round. A round in which nothing was examined says nothing."""
-        assert 0 <= seen.examined - seen.accepted <= 1, seen
-        assert seen.examined <= seen.drafted, seen
-        if seen.examined == 0:
+    def observe(self, seen: Sequence[Observation]) -> None:
+        """Learn from the rounds of a step. A round in which nothing was examined says nothing."""
+        seen = [each for each in seen if each.examined]
+        if not seen:
             return
-        arm = (seen.proposer, seen.grade, seen.width)
-        own = self._own(seen.request, arm)
-        own.add(seen.accepted, seen.examined, self._half_life)
-        own.centre = None
-        of_class = self._class(seen.traffic_class, arm)
-        of_class.add(seen, self._half_life)
-        of_class.estimate(self._prior, self._shrinkage)
+        examined = np.array([each.examined for each in seen])
+        accepted = np.array([each.accepted for each in seen])
+        assert np.isin(examined - accepted, (0, 1)).all(), seen
+        own, of_own = summed(rows_of(map(self._row, seen)), shown(accepted, examined))
+        classes, of_class = summed(self._evidence.parents(own), of_own)
+        self._evidence.add(own, of_own, self._half_life)
+        self._evidence.add_or_doubt(classes, of_class, self._half_life * _CLASS_SPAN, self._half_life)
+        self._estimate(classes)
+
+    def slot(self, request: str, traffic_class: str, arm: Arm) -> int:
+        """Where the table says what to expect of an arm for a request."""
+        own = self._own.get((request, *arm))
+        return self._class_slot(traffic_class, arm) if own is None else own
+
+    def own(self, slot: int) -> bool:
+        """Whether the estimate rests on anything that a request has shown itself."""
+        return slot not in self._class_rows
 
     def rates(self, request: str, traffic_class: str, arm: Arm) -> Rates:
-        """What to expect of an arm for a request."""
-        of_class = self._classes.get((traffic_class, arm)) or self._classes.get((OTHER_CLASSES, arm))
-        centre = self._unseen if of_class is None else of_class.rates
-        own = self._requests.get(request, _NO_ARMS).get(arm)
-        if own is None:
-            return centre
-        if own.centre is not centre:
-            own.estimate(centre, self._shrinkage)
-        return own.rates
+        """What to expect of an arm for a request, in two numbers."""
+        slot = self.slot(request, traffic_class, arm)
+        first, later, *_ = self.table[slot].tolist()
+        return Rates(round(100 * first), round(100 * later), self.own(slot))
 
     def classes(self) -> list[ClassAcceptance]:
         """Every class and arm that has shown something, in the order in which they appeared."""
-        return [_shown(key, of_class) for key, of_class in self._classes.items()]
+        return [self._shown(key, slot) for key, slot in self._classes.items()]
 
     def forget(self, request: str) -> None:
         """Drop a request's own evidence; its class keeps what it learned."""
-        self._requests.pop(request, None)
+        for key in self._requests.pop(request, ()):
+            self._evidence.give_back(self._own.pop(key))
 
-    def _own(self, request: str, arm: Arm) -> _Own:
-        arms = self._requests.setdefault(request, {})
-        own = arms.get(arm)
-        if own is None:
-            if len(arms) >= MAX_ARMS:
-                del arms[next(iter(arms))]
-            own = arms[arm] = _Own()
-        return own
+    def _estimate(self, classes: Rows) -> None:
+        """Of these classes and of all requests in them: what a request shares with its class moves with it."""
+        self._evidence.estimate(classes, self._shrinkage)
+        self._evidence.estimate(self._evidence.below(classes), self._shrinkage)
 
-    def _class(self, traffic_class: str, arm: Arm) -> _OfClass:
+    def _class_slot(self, traffic_class: str, arm: Arm) -> int:
+        slot = self._classes.get((traffic_class, arm))
+        return self._classes.get((OTHER_CLASSES, arm), PRIOR) if slot is None else slot
+
+    def _row(self, seen: Observation) -> int:
+        row = self._own.get((seen.request, seen.proposer, seen.grade, seen.width))
+        return self._new_row(seen) if row is None else row
+
+    def _new_row(self, seen: Observation) -> int:
+        arm = seen.proposer, seen.grade, seen.width
+        key = (seen.request, *arm)
+        keys = self._requests.setdefault(seen.request, [])
+        if len(keys) >= MAX_ARMS:
+            self._evidence.give_back(self._own.pop(keys.pop(0)))
+        keys.append(key)
+        row = self._own[key] = self._evidence.take(self._class(seen.traffic_class, arm))
+        return row
+
+    def _class(self, traffic_class: str, arm: Arm) -> int:
         key = (traffic_class, arm)
         if key not in self._classes and len(self._classes) >= MAX_CLASSES:
             key = (OTHER_CLASSES, arm)
-        return self._classes.setdefault(key, _OfClass(self._unseen))
+        if key not in self._classes:
+            self._classes[key] = self._evidence.take(PRIOR)
+            self._class_rows.add(self._classes[key])
+        return self._classes[key]
 
-
-def _shown(key: ClassKey, of_class: _OfClass) -> ClassAcceptance:
-    """Over all levels: accepted of examined."""
-    (traffic_class, arm), first, later = key, of_class.all.first, of_class.all.later
-    examined = first.examined + later.examined
-    rate = _bounded((first.accepted + later.accepted) / examined)
-    return ClassAcceptance(traffic_class, *arm, acceptance=rate, examined=examined)
+    def _shown(self, key: ClassKey, slot: int) -> ClassAcceptance:
+        (traffic_class, arm), (accepted, examined) = key, self._evidence.totals(slot)
+        rate = min(max(accepted / examined, LOWEST), HIGHEST)
+        return ClassAcceptance(traffic_class, *arm, rate, examined, tuple(self.table[slot].tolist()))

@@ -90,9 +90,7 @@ class Controller(Policy):
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:  # noqa: ARG002
         """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
-        for observation in observations:
-            if observation.proposer != GRAMMAR:
-                self._estimates.observe(observation)
+        self._estimates.observe([seen for seen in observations if seen.proposer != GRAMMAR])
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""

@@ -1,0 +1,175 @@
+"""What rounds have shown, by position of a draft, for many texts and classes at once: the numbers behind
+`policies.acceptance`.
+
+row        evidence and estimate of one source: row 0 is the prior, below it hang the classes, below these the texts
+parent     the row from whose estimate one with little evidence hardly departs
+position   0, 1, 2 are a draft's first levels, the last one pools all levels after these
+shown      [.., 3, POSITIONS]: tokens accepted, tokens examined, tokens by which older evidence fades
+
+A position's estimate adds some imagined tokens to its evidence, at the rate where its parent has it, moved by as much
+as the position before lies off its own parent's. So a class's position starts where the one before it stands, and a
+text that its class's first position does not fit is not believed to fit at the second.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+POSITIONS: Final = 4
+"""Columns of evidence. Levels from the fourth on share one: few rounds come so far, and those that do go on alike."""
+
+LOWEST: Final = 0.01
+HIGHEST: Final = 0.99
+"""Estimates stay between these: finite evidence never shows that all or nothing will be accepted."""
+
+PRIOR: Final = 0
+"""The row of the prior."""
+
+_MOST_LEVELS: Final = 63
+_FIRST_ROWS: Final = 64
+_CONTRADICTION: Final = 3.5  # standard deviations between a row's recent evidence and all of it
+_KEPT: Final = 3.0  # examined tokens of the recent evidence that are left then: it is partly of before
+_RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+def _by_position() -> Floats:
+    """[levels, POSITIONS]: where so many levels in a row lie."""
+    counts = np.minimum(np.arange(_MOST_LEVELS + 1)[:, None], np.arange(1, POSITIONS + 1))
+    counts = np.diff(counts, axis=1, prepend=0)
+    counts[:, -1] = np.maximum(np.arange(_MOST_LEVELS + 1) - (POSITIONS - 1), 0)
+    return counts.astype(np.float64)
+
+
+_LEVELS: Final = _by_position()
+
+
+def shown(accepted: Rows, examined: Rows) -> Floats:
+    """[n, 3, POSITIONS] of n rounds. A position fades by a token where nothing was examined of it: else a few unlucky
+    rounds would keep drafts short of it for good, where there is nothing to learn of it.
+    """
+    of_examined = _LEVELS[examined]
+    return np.stack([_LEVELS[accepted], of_examined, np.maximum(of_examined, 1.0)], axis=1)
+
+
+def summed(rows: Rows, values: Floats) -> tuple[Rows, Floats]:
+    """(each row once, the sum of its values [m, ...]) of values [n, ...]."""
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return ordered[starts], np.add.reduceat(values[order], starts, axis=0)
+
+
+class Evidence:
+    """All rows. What comes in together decays what came before it and then enters whole: were the decay to run within
+    a round, its last token, which is the rejected one, would weigh most, and the rate be biased downwards.
+    """
+
+    def __init__(self) -> None:
+        self._all = np.zeros((_FIRST_ROWS, 2, POSITIONS))
+        self._recent = np.zeros((_FIRST_ROWS, 2, POSITIONS))
+        self._parent = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self._free: list[int] = []
+        self._top = PRIOR + 1  # rows ever taken
+        self.table = np.zeros((_FIRST_ROWS, POSITIONS))
+        """[rows, POSITIONS]: the estimates."""
+
+    def take(self, parent: int) -> int:
+        """A row without evidence. Its estimate is the parent's from the next `estimate` on."""
+        row = self._free.pop() if self._free else self._next()
+        self._parent[row] = parent
+        return row
+
+    def give_back(self, row: int) -> None:
+        """Its source is gone; the row may become another's."""
+        self._all[row] = self._recent[row] = 0.0
+        self._parent[row] = PRIOR
+        self._free.append(row)
+
+    def parents(self, rows: Rows) -> Rows:
+        """Of each row."""
+        return self._parent[rows]
+
+    def below(self, parents: Rows) -> Rows:
+        """The rows that hang below any of these."""
+        asked = np.zeros(self._top, dtype=np.bool_)
+        asked[parents] = True
+        asked[PRIOR] = False
+        return np.flatnonzero(asked[self._parent[: self._top]])
+
+    def add(self, rows: Rows, values: Floats, half_life: float) -> None:
+        """Enter what rounds have shown. rows: each once; values: [n, 3, POSITIONS]."""
+        _enter(self._all, rows, values, half_life)
+
+    def add_or_doubt(self, rows: Rows, values: Floats, half_life: float, recent: float) -> None:
+        """The same for rows that remember for long, until what is recent contradicts it: an arm that has become better
+        or worse is another arm.
+        """
+        _enter(self._all, rows, values, half_life)
+        _enter(self._recent, rows, values, recent)
+        doubted = rows[_contradicts(self._recent[rows, :, 0], self._all[rows, :, 0])]
+        if doubted.size:
+            self._recent[doubted] = _faded(self._recent[doubted])
+            self._all[doubted] = self._recent[doubted]
+
+    def assume(self, prior: float) -> None:
+        """Set the prior. Every other row is to be estimated anew."""
+        self.table[PRIOR] = min(max(prior, LOWEST), HIGHEST)
+
+    def estimate(self, rows: Rows, weight: float) -> None:
+        """Make the estimates of these rows anew, with so many imagined tokens. Their parents' must be right."""
+        centre = self.table[self._parent[rows]].T.copy()
+        accepted, examined = self._all[rows].transpose(1, 2, 0).copy()
+        examined += weight
+        found = np.empty_like(centre)
+        moved = centre[0]
+        for position in range(POSITIONS):
+            if position:
+                moved = centre[position] + (found[position - 1] - centre[position - 1])
+                moved = np.minimum(np.maximum(moved, LOWEST), HIGHEST)
+            found[position] = (accepted[position] + weight * moved) / examined[position]
+        self.table[rows] = np.minimum(np.maximum(found, LOWEST), HIGHEST).T
+
+    def totals(self, row: int) -> tuple[float, float]:
+        """(accepted, examined) over all positions."""
+        accepted, examined = self._all[row].sum(axis=1).tolist()
+        return accepted, examined
+
+    def _next(self) -> int:
+        if self._top == len(self.table):
+            self._all, self._recent, self.table = map(_doubled, (self._all, self._recent, self.table))
+            self._parent = np.concatenate([self._parent, np.zeros_like(self._parent)])
+        self._top += 1
+        return self._top - 1
+
+
+def rows_of(rows: Iterable[int]) -> Rows:
+    """As an array."""
+    return np.fromiter(rows, np.int64)
+
+
+def _doubled(array: Floats) -> Floats:
+    return np.concatenate([array, np.zeros_like(array)])
+
+
+def _enter(evidence: Floats, rows: Rows, values: Floats, half_life: float) -> None:
+    kept = np.exp2(values[:, 2] / -half_life)
+    evidence[rows] = evidence[rows] * kept[:, None] + values[:, :2]
+
+
+def _faded(recent: Floats) -> Floats:
+    """The same rates, with no more than a few tokens behind each. recent: [n, 2, POSITIONS]."""
+    return recent * (_KEPT / np.maximum(recent[:, 1:], _KEPT))
+
+
+def _contradicts(recent: Floats, everything: Floats) -> NDArray[np.bool_]:
+    """recent, everything: [n, 2], at one position."""
+    accepted, examined = recent.T
+    rate = (everything[:, 0] + 1) / (everything[:, 1] + 2)
+    off = np.abs(accepted - rate * examined)
+    contradicts: NDArray[np.bool_] = off > _CONTRADICTION * np.sqrt(rate * (1 - rate) * examined)
+    return contradicts & (examined >= _RECENT_ENOUGH)
