@@ -170,6 +170,7 @@ def _contradicts(recent: Floats, everything: Floats) -> NDArray[np.bool_]:
     """recent, everything: [n, 2], at one position."""
     accepted, examined = recent.T
     rate = (everything[:, 0] + 1) / (everything[:, 1] + 2)
-    off = np.abs(accepted - rate * examined)
-    contradicts: NDArray[np.bool_] = off > _CONTRADICTION * np.sqrt(rate * (1 - rate) * examined)
-    return contradicts & (examined >= _RECENT_ENOUGH)
+    noise = np.sqrt(rate * (1 - rate) * examined)
+    far: NDArray[np.bool_] = np.abs(accepted - rate * examined) > _CONTRADICTION * noise
+    far &= examined >= _RECENT_ENOUGH
+    return far
