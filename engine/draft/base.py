@@ -22,6 +22,11 @@ class Draft(NamedTuple):
     # by node, see engine.draft.shape; siblings in the order in which they were drawn. None: a chain
     parents: list[int] | None = None
 
+    @classmethod
+    def certain(cls, tokens: list[int], parents: list[int]) -> "Draft":
+        """Of such a shape: a chain, where each node hangs at the one before it."""
+        return cls(tokens, parents=None if parents == list(chain(len(tokens))) else parents)
+
     @property
     def shape(self) -> Sequence[int]:
         """Parents, of a chain too."""

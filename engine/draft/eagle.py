@@ -28,9 +28,19 @@ from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.chains import draw_chains
 from engine.draft.features import Reads
 from engine.draft.follower import Follower
-from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest, of_logits, tree_span
+from engine.draft.tree import (
+    Grown,
+    Likeliest,
+    apart,
+    by_shape,
+    even_width,
+    grow_trees,
+    likeliest,
+    of_logits,
+    tree_span,
+)
 from engine.heads.eagle import Said
-from engine.heads.fused import FusedHead
+from engine.heads.fused import FusedHead, Growth
 from engine.heads.load import LoadedHead, load_eagle
 from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel
@@ -110,15 +120,27 @@ class EagleProposer:
         drafts = [NO_DRAFT] * len(asks)
         missed = [len(ask.sequence.tokens) - self._start(ask.sequence) for ask in asks]
         ready = self._caught_up(asks, missed)
-        mine = [asks[i] for i in ready]
-        found = by_shape(
-            mine,
-            lambda chains: self._chains([mine[i] for i in chains]),
-            lambda trees: self._trees([mine[i] for i in trees]),
-        )
-        for i, draft in zip(ready, found, strict=True):
+        for i, draft in zip(ready, self._drawn([asks[i] for i in ready]), strict=True):
             drafts[i] = draft
         return drafts
+
+    def _drawn(self, asks: Sequence[Ask]) -> list[Draft]:
+        fused = self._head.fused
+        if fused is None:
+            return self._by_levels(asks)
+        return apart(
+            asks,
+            lambda ask: _is_plain(ask.sequence),
+            lambda plain: self._likeliest_drafts(fused, [asks[i] for i in plain]),
+            lambda others: self._by_levels([asks[i] for i in others]),
+        )
+
+    def _by_levels(self, asks: Sequence[Ask]) -> list[Draft]:
+        return by_shape(
+            asks,
+            lambda chains: self._chains([asks[i] for i in chains]),
+            lambda trees: self._trees([asks[i] for i in trees]),
+        )
 
     def forget(self, request: str) -> None:
         """See Proposer. Its blocks keep what they have, for others that begin alike."""
@@ -135,15 +157,14 @@ class EagleProposer:
             left -= missed[i]
         return sorted(ready)
 
-    def _likeliest_chains(self, head: FusedHead, asks: Sequence[Ask]) -> list[Draft]:
+    def _likeliest_drafts(self, head: FusedHead, asks: Sequence[Ask]) -> list[Draft]:
         """For texts that are greedy and that nothing edits: all levels in one call."""
+        growths = [Growth(ask.levels, ask.k, even_width(ask)) for ask in asks]
         with self._reading(asks, [len(ask.sequence.tokens) for ask in asks]) as (batch, hidden):
-            chains = head.chains(batch, hidden, self._memory, [ask.levels for ask in asks])
-        return [Draft(chain) for chain in chains]
+            grown = head.drafts(batch, hidden, self._memory, growths)
+        return [Draft.certain(*each) for each in grown]
 
     def _chains(self, asks: Sequence[Ask]) -> list[Draft]:
-        if self._head.fused is not None and all(_is_plain(ask.sequence) for ask in asks):
-            return self._likeliest_chains(self._head.fused, asks)
         hidden = self._features.new_empty(len(asks), self._head.width)
 
         def logits_of(active: Sequence[int], drafted: Sequence[list[int]]) -> Tensor:

@@ -16,7 +16,7 @@ from engine.draft import match
 from engine.draft.base import NO_DRAFT, Ask, Draft
 from engine.draft.match import LONGEST
 from engine.draft.occurrences import Occurrences, Text
-from engine.draft.shape import ROOT, chain
+from engine.draft.shape import ROOT
 from engine.sequence import Sequence as Seq
 from policies.base import Option
 
@@ -90,7 +90,7 @@ def grown(runs: Sequence[list[int]], nodes: int, levels: int) -> Draft:
         if level < levels:
             for child, through in _branches(on, level).items():
                 heappush(open_ends, (-len(through), next(order), node, level + 1, child, through))
-    return Draft(tokens, parents=None if parents == list(chain(len(tokens))) else parents)
+    return Draft.certain(tokens, parents)
 
 
 def _branches(runs: Sequence[list[int]], level: int) -> dict[int, list[list[int]]]:

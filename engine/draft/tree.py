@@ -24,9 +24,9 @@ from torch import Tensor
 
 from engine.api import SamplingParams
 from engine.batch import Span
-from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.base import Ask, Draft
 from engine.draft.chains import allowed
-from engine.draft.shape import ROOT, chain
+from engine.draft.shape import ROOT
 from engine.sampling.processors import RowParams, probabilities
 from engine.sampling.rows import Row, edit
 from engine.sequence import Sequence as Seq
@@ -93,10 +93,9 @@ class Tree:
 
     def draft(self) -> Draft:
         """The best nodes, level by level."""
-        if not self._kept:
-            return NO_DRAFT
-        whole = Draft(self._tokens, parents=self._parents).only(self._kept)
-        return whole._replace(parents=None) if whole.parents == list(chain(len(whole.tokens))) else whole
+        places = {ROOT: ROOT, **{node: place for place, node in enumerate(self._kept)}}
+        parents = [places[self._parents[node]] for node in self._kept]
+        return Draft.certain([self._tokens[node] for node in self._kept], parents)
 
     def _reached(self) -> NDArray[np.float64]:
         """Scores of the frontier; the root's is 0."""
@@ -128,14 +127,20 @@ Draw = Callable[[list[int]], list[Draft]]
 """(which asks) -> a draft for each."""
 
 
-def by_shape(asks: Sequence[Ask], chains: Draw, trees: Draw) -> list[Draft]:
-    """One way to draw for the asks that leave no more nodes than levels, another for those that want a tree."""
+def apart(asks: Sequence[Ask], wanted: Callable[[Ask], bool], these: Draw, others: Draw) -> list[Draft]:
+    """One way to draw for the asks that are wanted, another for the others."""
     found: dict[int, Draft] = {}
-    for wide, draw in ((False, chains), (True, trees)):
-        mine = [i for i, ask in enumerate(asks) if (ask.k > ask.levels) is wide]
+    chosen = [wanted(ask) for ask in asks]
+    for which, draw in ((True, these), (False, others)):
+        mine = [i for i, choice in enumerate(chosen) if choice is which]
         if mine:
             found.update(zip(mine, draw(mine), strict=True))
     return [found[i] for i in range(len(asks))]
+
+
+def by_shape(asks: Sequence[Ask], chains: Draw, trees: Draw) -> list[Draft]:
+    """One way to draw for the asks that leave no more nodes than levels, another for those that want a tree."""
+    return apart(asks, lambda ask: ask.k > ask.levels, trees, chains)
 
 
 def even_width(ask: Ask) -> int:
@@ -159,8 +164,8 @@ def grow_trees(
         found = likeliest_of(active, [trees[i].grown() for i in active], most)
         ends = np.cumsum([len(trees[i].frontier) for i in active])
         for i, end in zip(active, ends, strict=True):
-            rows = slice(end - len(trees[i].frontier), end)
-            trees[i].grow(Likeliest(found.tokens[rows], found.logs[rows]))
+            rows, children = slice(end - len(trees[i].frontier), end), slice(width(asks[i]))
+            trees[i].grow(Likeliest(found.tokens[rows, children], found.logs[rows, children]))
     return [tree.draft() for tree in trees]
 
 

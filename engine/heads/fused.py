@@ -1,4 +1,4 @@
-"""An EAGLE-3 head in native calls over squeezed weights: a level, or whole chains without Python in between.
+"""An EAGLE-3 head in native calls over squeezed weights: a level, or whole drafts without Python in between.
 
 `engine.heads.eagle` is the specification, `engine/kernels/eagle.h` the code.
 """
@@ -29,6 +29,21 @@ class _Input(NamedTuple):
     positions: Tensor  # [1, T] int64
     slots: Tensor  # [T] int64
     rows: Tensor  # [R] int64
+
+
+class Growth(NamedTuple):
+    """What is to grow behind a text: a chain if it is one node wide."""
+
+    levels: int  # one at least
+    nodes: int  # at most, of all levels together
+    width: int  # how many nodes of a level grow, with as many children each: width * levels <= nodes
+
+
+class Guesses(NamedTuple):
+    """What has grown, level by level."""
+
+    tokens: list[int]  # the target's
+    parents: list[int]  # see engine.draft.shape
 
 
 class FusedHead:
@@ -94,20 +109,28 @@ class FusedHead:
         return said
 
     @torch.inference_mode()
-    def chains(
-        self, batch: RaggedBatch, hidden: Tensor, memory: KVMemory, levels: Sequence[int]
-    ) -> list[list[int]]:
-        """Of each span's text, so many of the target's tokens as the head finds likeliest.
+    def drafts(
+        self, batch: RaggedBatch, hidden: Tensor, memory: KVMemory, growths: Sequence[Growth]
+    ) -> list[Guesses]:
+        """Behind each span's text, what the head finds likeliest.
 
-        The places that they take behind the spans, but for the last of each, must be reserved in their tables.
+        Places for `nodes` tokens behind the spans must be reserved in their tables. engine.draft.tree is the
+        specification.
         """
         spans = _whole_tables(batch, memory)
-        head = self._head(memory, spans.longest + max(levels))
-        said = self._room(len(levels))
+        levels, nodes, widths = torch.tensor(growths).t().contiguous()  # [B] each
+        head = self._head(memory, spans.longest + int(levels.max()))
+        said = self._room(int(widths.sum()))
         rows = _Input(batch.tokens, hidden, batch.positions, batch.slots, batch.logit_rows)
-        step = _step(rows, spans, said)
-        drawn = self._native.eagle_chains(head, step, torch.tensor(levels)).tolist()
-        return [chain[:count] for chain, count in zip(drawn, levels, strict=True)]
+        found = torch.zeros(2, len(growths), int(nodes.max()), dtype=torch.int64)
+        counts = torch.zeros(len(growths), dtype=torch.int64)
+        asked = structures.EagleDrafts(
+            levels.data_ptr(), nodes.data_ptr(), widths.data_ptr(), found.shape[2],
+            found[0].data_ptr(), found[1].data_ptr(), counts.data_ptr(),
+        )  # fmt: skip
+        self._native.eagle_drafts(head, _step(rows, spans, said), asked)
+        tokens, parents = found.tolist()
+        return [Guesses(tokens[b][:count], parents[b][:count]) for b, count in enumerate(counts.tolist())]
 
     def _room(self, rows: int) -> Said:
         hidden = self._embedding.new_empty(rows, self._shape.hidden)

@@ -14,9 +14,14 @@ struct Spans {
     const int64_t* rows;       // [B]
     const int64_t* end;        // [B] place in the table after the span's last row
     const int64_t* position;   // [T] of each packed row in its sequence; its place too, but for rows of trees
-    const uint64_t* sight;     // [T] bit r: the row sees row r of its span; 0 for chains. Null: there is no tree
+    const uint64_t* sight;     // [T] bit r: the row sees row r of its tree; 0 for chains. Null: there is no tree
     int64_t count;             // B
     int64_t begin;             // the first place of every table that holds a key
+    const int64_t* grown;      // [B] rows of a span's tree that were computed before: sights count from the first of
+                               // them. Null: none. Only where no layer has a window
+
+    // Place of the first row of a span's tree; of a chain's own first row.
+    int64_t first_place(int64_t span) const { return end[span] - rows[span] - (grown ? grown[span] : 0); }
 
     // What the span's rows see of its own; null for a chain, whose rows see all before them.
     const uint64_t* tree(int64_t span) const {
@@ -130,7 +135,7 @@ void attend_span(const T* query, int64_t query_stride, const T* keys, const T* v
                  int64_t runtime_dim, int64_t block_size, float scaling, int64_t window, std::vector<float>& scratch) {
     const int64_t dim = kDim ? kDim : runtime_dim;
     const int64_t share = heads / kv_heads, queries = spans.rows[span] * share;
-    const int64_t end = spans.end[span], first = end - spans.rows[span];
+    const int64_t end = spans.end[span], first = spans.first_place(span);
     const int64_t per_head = HeadState::floats(queries, dim);
     scratch.resize((to_head - from_head) * per_head + 2 * kKeys * dim);
     float* k = scratch.data() + (to_head - from_head) * per_head;

@@ -51,11 +51,11 @@ class TileAttention {
                 int64_t window) {
         dim_ = dim;
         const int64_t share = heads / kv_heads, own = tile.last - tile.first;
-        const int64_t start = spans.end[tile.span] - spans.rows[tile.span];  // position of the span's first row
+        const int64_t start = spans.first_place(tile.span);
         place_queries(query, stride, spans, tile, share, start);
         std::memset(text_, 0, sizeof(float) * kQueries * dim);
         __m512 top = _mm512_set1_ps(kUnseen), sum = _mm512_setzero_ps();
-        const int64_t end = start + (tile.last - 1) / share + 1;
+        const int64_t end = spans.end[tile.span] - spans.rows[tile.span] + (tile.last - 1) / share + 1;
         // Positions between which all of the tile's are. A tree's rows all see its root, and are at most as deep as many.
         const int64_t lowest = tree_ ? start : start + tile.first / share, highest = end - 1;
         int64_t key = window > 0 ? std::max<int64_t>(0, lowest - window + 1) / kQueries * kQueries : 0;
@@ -208,13 +208,11 @@ class TileAttention {
         const int64_t row = key - start_;
         const bool own = tree_ && row >= 0;  // a tree's own key, or one of nobody's behind it
         if (own && (row >= kMostRows || columns_[row] == 0)) return 0;
-        const __m512i at = _mm512_set1_epi32(static_cast<int32_t>(own ? own_[row] : key));
-        __mmask16 mask = own ? columns_[row] : _mm512_cmple_epi32_mask(at, positions_);
-        if (window > 0) {
-            const __m512i behind = _mm512_sub_epi32(positions_, _mm512_set1_epi32(static_cast<int32_t>(window)));
-            mask &= _mm512_cmpgt_epi32_mask(at, behind);
-        }
-        return mask;
+        const __m512i place = _mm512_set1_epi32(static_cast<int32_t>(key));
+        const __mmask16 mask = own ? columns_[row] : _mm512_cmple_epi32_mask(place, positions_);
+        if (window <= 0) return mask;
+        const __m512i at = own ? _mm512_set1_epi32(static_cast<int32_t>(own_[row])) : place;
+        return mask & _mm512_cmpgt_epi32_mask(at, _mm512_sub_epi32(positions_, _mm512_set1_epi32(static_cast<int32_t>(window))));
     }
 
     // values of key pairs: paired_ [pairs][dim] of (value of the even key, of the odd key)

@@ -205,8 +205,7 @@ extern "C" void forward(const Decoder* decoder, const Step* step) { Forward(*dec
 
 extern "C" void eagle_step(const EagleHead* head, const EagleStep* step) { EagleForward(*head, *step).run(); }
 
-extern "C" void eagle_chains(const EagleHead* head, const EagleStep* first, const int64_t* levels, int64_t most,
-                             int64_t* said) {
-    EagleChains(*head, *first).draw(levels, most, said);
+extern "C" void eagle_drafts(const EagleHead* head, const EagleStep* first, const EagleDrafts* drafts) {
+    EagleTrees(*head, *first, *drafts).draw();
 }
 #endif

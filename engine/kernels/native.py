@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from engine.kernels.structures import Decoder, EagleHead, EagleStep, Spans, SqueezedLinear, Step
+from engine.kernels.structures import Decoder, EagleDrafts, EagleHead, EagleStep, Spans, SqueezedLinear, Step
 
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
 _HEADERS: Final = (
@@ -130,7 +130,7 @@ class NativeOps:
         if self.squeezes:
             self._forward = _function(loaded, "forward", [_P, _P])
             self._eagle_step = _function(loaded, "eagle_step", [_P, _P])
-            self._eagle_chains = _function(loaded, "eagle_chains", [_P, _P, _P, _I, _P])
+            self._eagle_drafts = _function(loaded, "eagle_drafts", [_P, _P, _P])
             self._squeezed_linear = _function(loaded, "squeezed_linear", [_P, _P, _I, _P])
 
     def squeezed_linear(self, linear: SqueezedLinear, x: Tensor, rows: int) -> Tensor:
@@ -147,12 +147,9 @@ class NativeOps:
         """One level of an EAGLE-3 head; see eagle.h. Only where `squeezes`."""
         self._eagle_step(ctypes.byref(head), ctypes.byref(step))
 
-    def eagle_chains(self, head: EagleHead, first: EagleStep, levels: Tensor) -> Tensor:
-        """Whole chains; levels: [B] int64 -> [B, most] int64, filled as far as each goes. Only where `squeezes`."""
-        most = int(levels.max())
-        said = torch.zeros(len(levels), most, dtype=torch.int64)
-        self._eagle_chains(ctypes.byref(head), ctypes.byref(first), levels.data_ptr(), most, said.data_ptr())
-        return said
+    def eagle_drafts(self, head: EagleHead, first: EagleStep, drafts: EagleDrafts) -> None:
+        """Whole drafts, written to where `drafts` points; see eagle.h. Only where `squeezes`."""
+        self._eagle_drafts(ctypes.byref(head), ctypes.byref(first), ctypes.byref(drafts))
 
     def count_exponents(self, weight: Tensor) -> Tensor:
         """How often each of bf16's exponents occurs: [256] int64."""
@@ -270,7 +267,7 @@ class NativeSpans:
         return Spans(
             self.tables.data_ptr(), self.tables.shape[1], self.first_row.data_ptr(), self.rows.data_ptr(),
             self.end.data_ptr(), self.positions.data_ptr(), None if self.sights is None else self.sights.data_ptr(),
-            len(self.rows), self.begin,
+            len(self.rows), self.begin, None,
         )  # fmt: skip
 
 

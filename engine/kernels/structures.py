@@ -73,6 +73,7 @@ class Spans(ctypes.Structure):
         ("sight", _P),
         ("count", _I),
         ("begin", _I),
+        ("grown", _P),
     ]
 
 
@@ -114,4 +115,18 @@ class EagleStep(ctypes.Structure):
         ("step", Step),
         ("hidden", _P),
         ("handed_on", _P),
+    ]
+
+
+class EagleDrafts(ctypes.Structure):
+    """See eagle.h."""
+
+    _fields_: ClassVar = [
+        ("levels", _P),
+        ("nodes", _P),
+        ("widths", _P),
+        ("most", _I),
+        ("tokens", _P),
+        ("parents", _P),
+        ("counts", _P),
     ]

@@ -1,5 +1,6 @@
 """An EAGLE head over paged keys says what the same head says of a whole text at once, in every layout and form."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ import torch
 from torch import Tensor
 
 from engine.batch import Span
+from engine.draft.base import Ask, Draft
+from engine.draft.tree import Grown, Likeliest, even_width, grow_trees
 from engine.heads.eagle import EagleHead
-from engine.heads.formats import Fit, read_eagle
-from engine.heads.fused import FusedHead
+from engine.heads.formats import EagleFiles, Fit, read_eagle
+from engine.heads.fused import FusedHead, Growth
 from engine.kernels.native import NativeOps
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
@@ -35,14 +38,14 @@ class Desk:
     """A head over paged keys, and texts of random tokens and hidden states that it reads."""
 
     def __init__(self, head: EagleHead, block_size: int, kernels: NativeOps | None = None) -> None:
-        self.pool = BlockPool(64, block_size)
+        self.pool = BlockPool(128, block_size)
         dtype = head.embedding.dtype
-        self.memory = KVMemory({0: head.kv_shape}, 64, block_size, dtype, CPU, begin=1)
+        self.memory = KVMemory({0: head.kv_shape}, 128, block_size, dtype, CPU, begin=1)
         self.runner = Runner(self.memory, kernels)
-        self.tables = [BlockTable(self.pool) for _ in range(3)]
+        self.tables = [BlockTable(self.pool) for _ in range(8)]
         random = torch.Generator().manual_seed(2)
-        self.tokens = torch.randint(VOCABULARY, (3, 90), generator=random)
-        self.hidden = torch.randn(3, 90, HIDDEN, generator=random).to(dtype)
+        self.tokens = torch.randint(VOCABULARY, (8, 90), generator=random)
+        self.hidden = torch.randn(8, 90, HIDDEN, generator=random).to(dtype)
 
     def read(self, forward: EagleHead | FusedHead, *pieces: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
         """Rows [start, end) of each (text, start, end): what the last of each hands on and says."""
@@ -132,27 +135,71 @@ def spread_error(got: Tensor, wanted: Tensor) -> float:
     )
 
 
-def test_native_chains_are_the_plain_rows_likeliest_tokens(tmp_path: Path, squeezing: NativeOps) -> None:
-    """Of different lengths, over a block's end, after rows that were missing."""
-    files = read_eagle(make_eagle_dir(tmp_path), FIT)
-    plain = EagleHead.of(files, ends(torch.bfloat16), torch.bfloat16)
-    fused = FusedHead(plain, files.targets, squeezing)
-    desk = Desk(plain, 4, squeezing)
-    lengths, levels = (14, 7, 2), [5, 1, 3]
-    spans = []
-    for text, (length, more) in enumerate(zip(lengths, levels, strict=True)):
-        desk.tables[text].reserve(length + more)
-        spans.append(Span(desk.tables[text], 1, desk.tokens[text, 1:length].tolist(), 1))
+class Grove:
+    """Drafts that grow level by level behind a desk's texts, each level's rows read with all of its tree."""
+
+    def __init__(self, desk: Desk, files: EagleFiles, forward: FusedHead, lengths: Sequence[int]) -> None:
+        self._desk = desk
+        self._targets = torch.arange(VOCABULARY) if files.targets is None else files.targets
+        self._forward = forward
+        self._lengths = lengths
+        self._outputs: list[Tensor] = []
+
+    def likeliest(self, active: Sequence[int], trees: Sequence[Grown], most: int) -> Likeliest:
+        if trees[0].tokens:
+            said = self._grow(active, trees)
+            for i, part in zip(active, said[0].split([tree.frontier for tree in trees]), strict=True):
+                self._outputs[i] = torch.cat([self._outputs[i], part])
+        else:
+            said = self._desk.read(self._forward, *((text, 1, self._lengths[text]) for text in active))
+            self._outputs = list(said[0].split(1))
+        logs, order = said[1].float().log_softmax(-1).sort(dim=-1, descending=True, stable=True)
+        return Likeliest(self._targets[order[:, :most]].numpy(), logs[:, :most].double().numpy())
+
+    def _grow(self, active: Sequence[int], trees: Sequence[Grown]) -> tuple[Tensor, Tensor]:
+        spans, hidden, desk = [], [], self._desk
+        for text, tree in zip(active, trees, strict=True):
+            last = self._lengths[text] - 1
+            tokens = [int(desk.tokens[text, last]), *tree.tokens]
+            spans.append(Span(desk.tables[text], last, tokens, tree.frontier, tree.parents))
+            hidden += [desk.hidden[text, last][None], self._outputs[text][[p + 1 for p in tree.parents]]]
+        batch = desk.runner.pack(spans)
+        attention = desk.runner.attention(batch)
+        return self._forward(batch.tokens, torch.cat(hidden), batch.positions, attention, batch.logit_rows)
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 16), (4, 2, 32), (2, 1, 64)])
+@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize("layout", ["speculators", "safeailab"])
+def test_native_drafts_are_those_grown_level_by_level(
+    tmp_path: Path, squeezing: NativeOps, heads: Heads, block_size: int, layout: str
+) -> None:
+    """Chains and trees of all sizes at once, over a block's end, after rows that were missing; and the keys of a text's
+    own stay what they were.
+    """
+    files = read_eagle(make_eagle_dir(tmp_path, layout, heads, scale=3.0), FIT)
+    fused = FusedHead(EagleHead.of(files, ends(torch.bfloat16), torch.bfloat16), files.targets, squeezing)
+    shapes = ((5, 5), (1, 1), (3, 12), (4, 63), (1, 9), (8, 33), (63, 63), (2, 5))  # levels, nodes
+    lengths = (14, 7, 2, 16, 33, 3, 20, 31)
+    asks = [Ask(None, nodes, levels) for levels, nodes in shapes]  # whose texts they are, nobody asks
+    desk = Desk(EagleHead.of(files, ends(torch.bfloat16), torch.bfloat16), block_size, squeezing)
+    for text, (_, nodes) in enumerate(shapes):
+        desk.tables[text].reserve(lengths[text] + nodes)
+    wanted = grow_trees(asks, Grove(desk, files, fused, lengths).likeliest)
+    before = [store[0].clone() for store in (desk.memory.keys, desk.memory.values)]
+    spans = [
+        Span(desk.tables[text], 1, desk.tokens[text, 1:length].tolist(), 1)
+        for text, length in enumerate(lengths)
+    ]
     hidden = torch.cat([desk.hidden[text, 1:length] for text, length in enumerate(lengths)])
-    got = fused.chains(desk.runner.pack(spans), hidden, desk.memory, levels)
-    for text, (length, more) in enumerate(zip(lengths, levels, strict=True)):
-        assert len(got[text]) == more
-        for level, token in enumerate(got[text]):
-            if level == 0:
-                said = desk.read(fused, (text, 1, length))
-            else:
-                place = length - 1 + level
-                batch = desk.runner.pack([Span(desk.tables[text], place, [got[text][level - 1]], 1)])
-                attention = desk.runner.attention(batch)
-                said = fused(batch.tokens, said[0], batch.positions, attention, batch.logit_rows)
-            assert token == files.targets[said[1][0].argmax()]
+    growths = [Growth(ask.levels, ask.k, even_width(ask)) for ask in asks]
+    got = fused.drafts(desk.runner.pack(spans), hidden, desk.memory, growths)
+    assert [Draft.certain(*each) for each in got] == wanted
+    kept = [slot for text, length in enumerate(lengths) for slot in desk.tables[text].slots(1, length)]
+    for store, was in zip((desk.memory.keys, desk.memory.values), before, strict=True):
+        torch.testing.assert_close(store[0][kept], was[kept], atol=0, rtol=0)
+    unowned = sorted(
+        set(range(desk.pool.total * block_size))
+        - {slot for table in desk.tables for slot in table.slots(0, table.allocated)}
+    )
+    assert not desk.memory.keys[0][unowned].any(), "something was written into a block of nobody's"
