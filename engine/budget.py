@@ -92,7 +92,7 @@ def _encoding_bytes(loaded: LoadedModel, prompt: int) -> int:
 def _verified(launch: Launch) -> int:
     """Rows of one step in which drafts are verified, at most: many short chains, or trees where few run."""
     policy, running = launch.policy, launch.max_running
-    with_trees = min(running, unshrunk_up_to(policy.load, policy.k_max))
+    with_trees = min(running, unshrunk_up_to(policy))
     return max(running * (policy.k_max + 1), with_trees * (policy.tree_nodes + 1))
 
 

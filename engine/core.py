@@ -330,6 +330,7 @@ class Engine:
             waiting=len(self.scheduler.waiting),
             kv_free=self.pool.available / self.pool.total,
             now=now(),
+            context=sum(sequence.table.committed for sequence in decodes),
         )
         views = [view(sequence, self._roster.options) for sequence in decodes]
         decisions = self.policy.decide(load, views)

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     PROBE = "probe"  # a short draft while drafting is off, to keep the evidence fresh
     LOAD_CAP = "load_cap"  # the load table allows fewer than wanted
     LOAD_OFF = "load_off"  # too many running requests: drafting is off
+    TENANT_CAP = "tenant_cap"  # what is configured for its tenant allows fewer than wanted
     STATIC = "static"  # a fixed k by configuration
     DISABLED = "disabled"  # drafting is off by configuration
     REQUEST_FIXED = "request_fixed"  # the request asked for this k
@@ -97,6 +98,7 @@ class LoadView:
     waiting: int
     kv_free: float  # share of KV blocks that are free, 0 to 1
     now: float = 0.0  # seconds on a clock that never goes back
+    context: int = 0  # tokens that those which decode attend to, summed over them
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ For each request, in this order; the reason names what settled it last:
     forced  tokens that a grammar leaves no choice about, whatever the load: they are always kept
     wanted  0 if the request or the configuration says so, else the request's own k, else the chooser's
             (`policies.textbook`); by whichever of the options offered brings most (`policies.picker`)
-    load    no more levels than the load allows (`policies.load`), and no trees unless it allows all
+    load    no more levels than the load allows (`policies.load`), and no trees unless it allows all; no more than the
+            operator allows to its tenant (`policies.tenants`)
     room    no more than remaining_tokens - 1: every round commits one token of the target's own
     probe   a draft for the evidence where there would be none (`policies.probe`)
 """
@@ -32,6 +33,7 @@ from policies.load import LoadPolicy
 from policies.picker import Picker
 from policies.probe import Probes
 from policies.settings import PolicySettings
+from policies.tenants import Cap, caps
 from policies.textbook import at, chooser
 
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
@@ -45,7 +47,7 @@ class Controller(Policy):
         self._costs = costs or StepCosts()
         self._estimates = AcceptanceEstimates(settings.half_life, settings.prior)
         self._picker = Picker(self._estimates, _agreed(self._costs, settings), settings)
-        self._load = LoadPolicy(settings.load, settings.k_max)
+        self._load = LoadPolicy(settings)
         self._probes = Probes(settings, self._picker)
         self._state = LoadState.FULL
         self._apply(settings)
@@ -68,7 +70,7 @@ class Controller(Policy):
         self._apply(settings)
         self._estimates.configure(settings.half_life, settings.prior)
         self._picker.configure(_agreed(self._costs, settings), settings)
-        self._load.configure(settings.load, settings.k_max)
+        self._load.configure(settings)
         self._probes.configure(settings)
 
     def reckon(self, costs: StepCosts) -> None:
@@ -78,18 +80,27 @@ class Controller(Policy):
 
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         """One decision per request, in order. Advances the counts of load policy and probes by one step."""
-        limit = self._load.step(load.running)
+        limit = self._load.step(load)
         self._state = limit.state
         self._picker.start(len(requests), trees=limit.state is LoadState.FULL)
         reason = Reason.LOAD_CAP if limit.cap else Reason.LOAD_OFF
         ceiling = Decision(limit.cap, reason, limit.text)
-        decisions = [self._forced(request) or self._chosen(request, ceiling) for request in requests]
+        tenants = caps(requests, self._settings.tenants)
+        if tenants:
+            requests = [_chains(request, tenants.get(place)) for place, request in enumerate(requests)]
+        decisions = [
+            self._forced(request) or self._chosen(request, _lower(ceiling, tenants.get(place)))
+            for place, request in enumerate(requests)
+        ]
         self._note(requests, decisions)
         self._probes.place(requests, decisions, limit)
+        for place, cap in tenants.items():
+            decisions[place] = _within(decisions[place], cap)
         return decisions
 
-    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:  # noqa: ARG002
+    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
+        self._load.observe(step)
         self._estimates.observe([seen for seen in observations if seen.proposer != GRAMMAR])
 
     def forget(self, request: str) -> None:
@@ -151,6 +162,25 @@ def _agreed(costs: StepCosts, settings: PolicySettings) -> StepCosts:
     if settings.row_cost is not None:
         costs = costs.with_row(settings.row_cost)
     return costs if settings.draft_cost is None else costs.with_level(settings.draft_cost)
+
+
+def _lower(ceiling: Decision, cap: Cap | None) -> Decision:
+    """What load and tenant allow."""
+    return ceiling if cap is None or ceiling.k <= cap.k else Decision(cap.k, Reason.TENANT_CAP, cap.text)
+
+
+def _within(decision: Decision, cap: Cap) -> Decision:
+    """The decision, where the tenant may have that much. Forced tokens are no guesses, and never lost."""
+    if decision.k <= cap.k or decision.reason is Reason.FORCED:
+        return decision
+    return Decision(0, Reason.TENANT_CAP, cap.text)
+
+
+def _chains(request: RequestView, cap: Cap | None) -> RequestView:
+    """The request, without trees where its tenant's tokens are counted."""
+    if cap is None or not cap.chains:
+        return request
+    return replace(request, options=tuple(option for option in request.options if option.width == 1))
 
 
 @cache

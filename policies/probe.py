@@ -51,7 +51,7 @@ class Probes:
         """Change the budget; who drafted when is kept."""
         self._every = settings.probe_every
         self._k = min(settings.probe_k, settings.k_max)
-        self._adapts = settings.kind == "ewma"  # else k is given, and a given k means chains
+        self._adapts = settings.kind in ("goodput", "ewma")  # else k is given, and a given k means chains
 
     def place(self, requests: Sequence[RequestView], decisions: list[Decision], limit: LoadLimit) -> None:
         """Replace in `decisions`, which are those for `requests` in order, what is to be a probe."""

@@ -1,23 +1,44 @@
 """What an operator may set. Plain values, so that they travel on the wire and compare by `==`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-PolicyKind = Literal["ewma", "static", "off"]
+PolicyKind = Literal["goodput", "ewma", "static", "off"]
+
+Objective = Literal["throughput", "latency"]
+
+EVERY_OTHER: Final = "*"
+"""Names each tenant that is not named, each on its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """The load policy: a cap on k by the number of running requests, off above a threshold."""
+    """The load policy: a hard cap on k. What is unset is filled in by `policies.load.rules_of`."""
 
-    table: tuple[tuple[int, int], ...] = ((2, 8), (4, 6), (8, 3), (12, 1))
+    table: tuple[tuple[int, int], ...] | None = None
     """(up to this many running requests, cap on a draft's levels), running ascending; the last cap holds above it."""
-    off_above: int = 12
+    off_above: int | None = None
     """Drafting is off while more requests than this are running."""
-    resume_at: int = 8
+    resume_at: int | None = None
     """Once off, drafting comes back when no more than this many are running (hysteresis)."""
+    context_table: tuple[tuple[int, int], ...] = ()
+    """(up to this many attended tokens, cap on a draft's levels): of the texts that decode, all together."""
+    kv_reserve: float = 0.1
+    """While requests wait and a smaller share of the KV blocks is available, drafts become shorter."""
     dwell_steps: int = 16
     """A looser cap is granted only after the load has allowed it for this many steps in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    """What is allowed to all requests of one tenant."""
+
+    name: str
+    """As the requests say it; `EVERY_OTHER` for each that is not named."""
+    k_max: int | None = None
+    """No draft of theirs has more levels than this; 0 for none at all."""
+    draft_tokens: int | None = None
+    """Tokens drafted for all of them together in a step; they get chains, no trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +46,10 @@ class PolicySettings:
     """The per-request controller and the load policy on top of it."""
 
     kind: PolicyKind = "ewma"
+    objective: Objective = "throughput"
+    """"latency": no draft makes a step longer than `latency_ms` allows."""
+    latency_ms: float | None = None
+    """Of 100 steps in which a text decodes, 99 are to take no longer than this."""
     k_max: int = 8
     """No draft has more levels than this; a chain has as many tokens."""
     static_k: int = 4
@@ -45,3 +70,4 @@ class PolicySettings:
     probe_k: int = 1
     """The draft length of a probe."""
     load: LoadSettings = LoadSettings()
+    tenants: tuple[TenantSettings, ...] = ()

@@ -104,6 +104,7 @@ def at(picker: Picker, request: RequestView, k: int, reason: Reason, text: str) 
 
 
 _KINDS: Final[Mapping[str, Callable[[PolicySettings, Picker], Chooser]]] = {
+    "goodput": lambda _, picker: Ewma(picker),
     "ewma": lambda _, picker: Ewma(picker),
     "static": lambda settings, picker: Static(min(settings.static_k, settings.k_max), picker),
     "off": lambda *_: Off('kind = "off"'),

@@ -6,7 +6,7 @@ from typing import Final
 from specd.cli.admin import Answer, add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.config.reload import Change
-from specd.config.schema import Reload
+from specd.config.section import Reload
 from specd.errors import UserError
 
 _PATIENCE: Final = 2.0

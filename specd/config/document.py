@@ -12,7 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from specd.config.paths import section_of
-from specd.config.schema import Config, Section
+from specd.config.schema import Config
+from specd.config.section import Section
 
 _INTRO: Final = """\
 # Configuration

@@ -7,7 +7,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specd.config.schema import Config, Reload, Section
+from specd.config.schema import Config
+from specd.config.section import Reload, Section
 
 Location = tuple[str | int, ...]
 

@@ -7,7 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from specd.config.layers import Loaded
 from specd.config.paths import dotted, leaves, reload_kind
-from specd.config.schema import Config, Reload
+from specd.config.schema import Config
+from specd.config.section import Reload
 from specd.errors import ReloadRefusedError
 
 _HIDDEN: Final = "***"

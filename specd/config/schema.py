@@ -1,51 +1,14 @@
-"""Every key of the config, its default, what it means, and what it takes to change it.
+"""Every key of the config, its default, what it means, and what it takes to change it."""
 
-Each key is one of
-  hot      takes effect at the next step or request
-  drain    takes effect once the requests in flight have ended
-  restart  needs a new process
-"""
-
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
-from policies.settings import LoadSettings, PolicySettings
-
-
-class Reload(StrEnum):
-    """What it takes to change a key."""
-
-    HOT = "hot"
-    DRAIN = "drain"
-    RESTART = "restart"
-
-
-def _key(kind: Reload, default: Any, description: str, **limits: Any) -> Any:
-    return Field(default, description=description, json_schema_extra={"reload": kind.value}, **limits)
-
-
-def hot(default: Any, description: str, **limits: Any) -> Any:
-    """A key that a reload changes at once."""
-    return _key(Reload.HOT, default, description, **limits)
-
-
-def restart(default: Any, description: str, **limits: Any) -> Any:
-    """A key that only a new process can change."""
-    return _key(Reload.RESTART, default, description, **limits)
-
-
-class Section(BaseModel):
-    """A part of the config: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
+from specd.config.policy import PolicySection
+from specd.config.section import Section, hot, restart
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -210,89 +173,6 @@ class ModelSection(Section):
 
     target: TargetSection = TargetSection()
     draft: DraftSection = DraftSection()
-
-
-_LOAD = LoadSettings()
-_POLICY = PolicySettings()
-
-
-class LoadSection(Section):
-    """The load policy: a hard cap on every request's k."""
-
-    table: tuple[tuple[int, int], ...] = hot(
-        _LOAD.table,
-        "pairs [up to this many running, cap on a draft's levels], running ascending; the last cap holds beyond",
-        min_length=1,
-    )
-    off_above: int = hot(_LOAD.off_above, "drafting is off while more requests than this run", ge=0)
-    resume_at: int = hot(_LOAD.resume_at, "once off, drafting is back when no more than this run", ge=0)
-    dwell_steps: int = hot(
-        _LOAD.dwell_steps, "steps in a row that must allow a looser cap before it is granted", ge=0
-    )
-
-    @field_validator("table")
-    @classmethod
-    def _ascending(cls, table: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        running = [up_to for up_to, _ in table]
-        if running != sorted(set(running)):
-            raise ValueError(f"the running counts {running} must ascend")
-        if any(up_to < 1 or k < 0 for up_to, k in table):
-            raise ValueError("running counts are at least 1 and caps at least 0")
-        return table
-
-    @model_validator(mode="after")
-    def _hysteresis(self) -> Self:
-        if self.resume_at > self.off_above:
-            raise ValueError(
-                f"resume_at = {self.resume_at} is above off_above = {self.off_above}:"
-                " drafting would be on and off at once"
-            )
-        return self
-
-
-class PolicySection(Section):
-    """How each request's draft length is chosen."""
-
-    kind: Literal["ewma", "static", "off"] = hot(
-        _POLICY.kind, "ewma adapts k per request, static keeps static_k, off never drafts"
-    )
-    k_max: int = hot(_POLICY.k_max, "no draft has more levels than this", ge=0, le=16)
-    static_k: int = hot(_POLICY.static_k, 'the k of kind = "static"', ge=0, le=16)
-    half_life: float = hot(_POLICY.half_life, "examined tokens after which old evidence weighs half", gt=0)
-    prior: float = hot(_POLICY.prior, "acceptance assumed for a class that has shown nothing yet", ge=0, le=1)
-    draft_cost: float | None = hot(
-        _POLICY.draft_cost,
-        "cost of one more level drafted, in plain decode steps; unset takes what the engine measures of each proposer "
-        "at the start, next to nothing for lookups",
-        ge=0,
-    )
-    row_cost: float | None = hot(
-        _POLICY.row_cost,
-        "cost of verifying one more row, in plain decode steps; unset takes what the engine measures at the start",
-        ge=0,
-    )
-    tree_nodes: int = hot(
-        _POLICY.tree_nodes, "no tree has more tokens than this; 0 drafts chains only", ge=0, le=63
-    )
-    probe_every: int = hot(
-        _POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1
-    )
-    probe_k: int = hot(_POLICY.probe_k, "draft length of a probe", ge=1, le=16)
-    load: LoadSection = LoadSection()
-
-    @model_validator(mode="after")
-    def _static_within_max(self) -> Self:
-        if self.kind == "static" and self.static_k > self.k_max:
-            raise ValueError(
-                f"static_k = {self.static_k} is above k_max = {self.k_max}: raise k_max or lower static_k"
-            )
-        return self
-
-    def settings(self) -> PolicySettings:
-        """As the policies take it."""
-        values = {name: getattr(self, name) for name in PolicySection.model_fields if name != "load"}
-        load = {name: getattr(self.load, name) for name in LoadSection.model_fields}
-        return PolicySettings(**values, load=LoadSettings(**load))
 
 
 class RuleSection(Section):

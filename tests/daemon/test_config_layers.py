@@ -125,7 +125,10 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
         ("[policy]\nk_max = true", "policy.k_max: must be a whole number, not true"),
         ("[policy]\nk_max = 99", "policy.k_max: must be less than or equal to 16, not 99"),
         ("policy = 3", "policy: must be a table, not 3"),
-        ("[policy]\nkind = 'best'", "policy.kind: must be 'ewma', 'static' or 'off', not this text"),
+        (
+            "[policy]\nkind = 'best'",
+            "policy.kind: must be 'goodput', 'ewma', 'static' or 'off', not this text",
+        ),
         (
             "[[alerts.rules]]\nbelwo = 0.1\nbelow = 0.1",
             "alerts.rules[0].belwo: unknown key; did you mean alerts.rules[0].below?",
@@ -135,6 +138,33 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
         (
             "[policy]\nkind = 'static'\nk_max = 2\nstatic_k = 3",
             "policy: static_k = 3 is above k_max = 2: raise k_max or lower static_k",
+        ),
+        (
+            "[policy]\nobjective = 'latency'",
+            (
+                'policy: objective = "latency" needs latency_ms: how long 99 of 100 steps may take, in'
+                " milliseconds"
+            ),
+        ),
+        (
+            "[policy.load]\nresume_at = 3",
+            "policy.load: resume_at = 3 needs off_above: above what is drafting off?",
+        ),
+        (
+            "[policy.load]\nresume_at = 3\noff_above = 2",
+            ("policy: load.resume_at = 3 is above load.off_above = 2: drafting would be on and off at once"),
+        ),
+        (
+            "[policy.load]\ncontext_table = [[9, 1], [4, 2]]",
+            "policy.load.context_table: the counts [9, 4] must ascend",
+        ),
+        (
+            "[[policy.tenants]]\nname = 'a'",
+            ("policy.tenants[0]: neither k_max nor draft_tokens is set: set one, or leave the tenant out"),
+        ),
+        (
+            "[[policy.tenants]]\nname = 'a'\nk_max = 0\n[[policy.tenants]]\nname = 'a'\nk_max = 1",
+            "policy: tenants need different names, these are ['a', 'a']",
         ),
         ("[policy\n", "not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 8)"),
     ],
@@ -168,9 +198,9 @@ def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
         ),
         ({"SPECD_MQTT__HOST": "a"}, "SPECD_MQTT__HOST: [mqtt] is not built yet in this version; remove it"),
         (
-            {"SPECD_POLICY__LOAD__TABLE": "[[1, 2]"},
+            {"SPECD_POLICY__LOAD__CONTEXT_TABLE": "[[1, 2]"},
             (
-                "SPECD_POLICY__LOAD__TABLE: policy.load.table: must be JSON here,"
+                "SPECD_POLICY__LOAD__CONTEXT_TABLE: policy.load.context_table: must be JSON here,"
                 ' such as [[2, 8]] or [{"below": 0.2}]'
             ),
         ),

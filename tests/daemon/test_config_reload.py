@@ -6,7 +6,8 @@ import pytest
 
 from specd.config.layers import Loaded, load
 from specd.config.reload import diff, ineffective, plan_reload, redacted, redacted_dump
-from specd.config.schema import Config, Reload
+from specd.config.schema import Config
+from specd.config.section import Reload
 from specd.errors import ReloadRefusedError
 
 RECEIVER = '[{"name": "a", "url": "https://me:hunter2@host:1/path?token=hunter2#hunter2"}]'

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from policies.base import Decision, LoadState, LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
+from policies.load import rules_of
 from policies.settings import LoadSettings, PolicySettings
 from tests.policies.steps import A_STEP
 
@@ -70,7 +71,7 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
     for running, batch in steps:
         decisions = decide(controller, *batch, running=running)
         assert len(decisions) == len(batch)
-        cap = next((cap for up_to, cap in rules.load.table if running <= up_to), 0)
+        cap = next((cap for up_to, cap in rules_of(rules).table if running <= up_to), 0)
         for request, decision in zip(batch, decisions, strict=True):
             assert 0 <= decision.k <= min(rules.k_max, request.remaining_tokens - 1)
             assert decision.k <= (16 if request.fixed_k is None else request.fixed_k)
@@ -210,7 +211,7 @@ def test_a_reload_reaches_every_part():
 def test_a_kind_that_does_not_exist_is_refused_by_name_and_changes_nothing():
     controller = Controller(PolicySettings())
     before = only(controller, view())
-    with pytest.raises(ValueError, match='no policy kind "magic": choose one of ewma, static, off'):
+    with pytest.raises(ValueError, match='no policy kind "magic": choose one of goodput, ewma, static, off'):
         controller.configure(replace(PolicySettings(), kind="magic", k_max=1))
     assert only(controller, view()) == before
 
