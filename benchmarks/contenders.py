@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
-from engine.core import Engine
+from engine.start import start
 from policies.settings import LoadSettings, PolicySettings
 
 Prompts = Sequence[list[int]]
@@ -44,7 +44,7 @@ class Ours:
         launch = Launch(
             model_path=str(path), cache_dir=str(cache) if cache else "", draft=self._draft, **settings
         )
-        self.engine = Engine.start(launch, lambda _: None)
+        self.engine = start(launch, lambda _: None)
         self._serial = 0
 
     def plain(self) -> None:

@@ -18,11 +18,11 @@ from rich.progress import Progress
 
 from benchmarks.contenders import Ours, encode
 from benchmarks.drafts_page import DraftFigures, Speeds
-from benchmarks.fixed import Fixed, fixed
 from benchmarks.paper import write
 from benchmarks.questions import CHAT, Question, by_category, eight, human_eval, spec_bench
 from benchmarks.shown import DEPTH, Shown
 from engine.api import DraftSettings
+from policies.fixed import Fixed
 from specd.models.cache import HashCache, cache_dir
 from specd.models.drafts import shipped_head
 from specd.models.resolve import resolve_target
@@ -58,7 +58,7 @@ class Bench:
         """By category, of chains by the head."""
         shown: dict[str, Shown] = {}
         with (
-            fixed(self.ours.engine, Fixed(_HEAD, DEPTH)),
+            self.ours.engine.lent(Fixed(_HEAD, DEPTH)),
             self._bar(f"acceptance at {temperature:g}") as step,
         ):
             for category, group in by_category(self.questions):
@@ -73,8 +73,8 @@ class Bench:
         with self._bar("trees and chains") as step:
             for nodes, levels in _BUDGETS:
                 pair = []
-                for policy in (Fixed(_HEAD, min(nodes, DEPTH)), Fixed(_HEAD, levels, nodes=nodes)):
-                    with fixed(self.ours.engine, policy):
+                for policy in (Fixed(_HEAD, min(nodes, DEPTH)), Fixed(_HEAD, levels, nodes)):
+                    with self.ours.engine.lent(policy):
                         pair.append(self._shown(chats[::2]))
                     step(1 / 2 / len(_BUDGETS))
                 found[nodes] = (pair[0], pair[1])
@@ -89,7 +89,7 @@ class Bench:
             for _ in range(self.args.repeats):
                 self.ours.plain()
                 plain += [sum(phases) for phases in self._phases(prompt)]
-                with fixed(self.ours.engine, Fixed(_HEAD, levels)):
+                with self.ours.engine.lent(Fixed(_HEAD, levels)):
                     level += [draft / levels for _, draft, _, _ in self._phases(prompt) if draft]
                 step(1 / self.args.repeats)
         return {"plain step": 1e3 * statistics.median(plain), "draft level": 1e3 * statistics.median(level)}

@@ -1,15 +1,13 @@
 """The engine: one step reads like the paper."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import torch
 from tokenizers import Tokenizer
 
-from engine.admission import Limits, refusal
+from engine.admission import Limits
 from engine.api import (
     DraftSettings,
     KVUsage,
@@ -21,43 +19,31 @@ from engine.api import (
     StepReport,
     Verification,
 )
-from engine.available import available_bytes, mib, weights_shortage
 from engine.batch import RaggedBatch, Span
-from engine.budget import CannotServeError, budget, kv_blocks, require
+from engine.budget import budget, kv_blocks
 from engine.commit import Ending, moves, settle
-from engine.draft.base import NO_DRAFT, Ask, Draft
+from engine.draft.base import NO_DRAFT, Ask, Draft, Proposer
 from engine.draft.constrained import settled_draft
 from engine.draft.features import Features
 from engine.draft.registry import Parts, Proposers, load_parts
 from engine.draft.roster import Order, Roster
-from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from engine.grammar.errors import GrammarError
-from engine.grammar.vocabulary import GrammarVocabulary
+from engine.entrance import Entrance
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
-from engine.kv.prefix import root
-from engine.measure import in_words, measure
-from engine.model.device import unavailable_reason
-from engine.model.graphs import Capture, CudaCapture, sizes_up_to
-from engine.model.loader import LoadedModel, load
+from engine.model.graphs import Capture, sizes_up_to
+from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
-from engine.rounds import count_round, granted, observation, output, seen_of, unstarted, view
+from engine.rounds import count_round, granted, observation, output, seen_of, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.stopwatch import Stopwatch, now
-from engine.text import TextStream
 from engine.verify.claim import Claim, Verdict
 from engine.verify.step import verify
-from policies.base import Decision, Drafting, LoadView, StepSeen
+from policies.base import Decision, Drafting, LoadView, Policy, StepSeen
 from policies.controller import Controller
-from policies.cost import StepCosts
+from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
-
-_COMPILE_WAIT: Final = 0.02  # seconds; the loop must go on reading messages
-_WORTH_MEASURING: Final = (
-    16 << 20
-)  # bytes of weights: the steps of smaller models cost nothing but what is around them
 
 
 class Work(NamedTuple):
@@ -81,14 +67,11 @@ class Engine:
         parts = load_parts(launch.draft, loaded, _silent) if parts is None else parts
         self._launch = launch
         self._loaded = loaded
-        self._tokenizer = tokenizer
         context = loaded.context(launch.max_context)
         blocks = kv_blocks(launch, loaded, parts)
         self.memory = budget(launch, loaded, parts).as_dict()
         # What an encoder makes of a prompt depends on all of it: no part of it is another prompt's prefix.
         self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache and not loaded.start)
-        # One process loads its model once, so a path cannot come to mean something else while blocks are kept.
-        self._root = root(f"{launch.model_path} {loaded.dtype} {launch.quantization}")
         widths = {name: reads.width for name, reads in parts.reads.items()}
         self._memory = KVMemory(
             loaded.shapes, blocks, launch.block_size, loaded.dtype, loaded.device, features=widths
@@ -101,10 +84,13 @@ class Engine:
         self._proposers = Proposers(parts, loaded, self._memory, self._runner)
         self._roster = self._proposers.roster(launch.draft)
         self.policy = Controller(launch.policy, StepCosts(drafts=self._roster.costs(1.0)))
-        self._outdated = False  # whether the costs of drafts were measured of other ones
+        self._policy: Policy = self.policy  # who decides: another one while it is `lent`
+        self.unmeasured = (
+            self.proposers
+        )  # what the policy knows of their costs is what they say of themselves
         positions = blocks * launch.block_size - len(loaded.start)
         self.max_context = min(context, positions)  # what one request can be at most
-        self._limits = Limits(
+        limits = Limits(
             max_context=context,
             kv_positions=positions,
             max_running=launch.max_running,
@@ -112,80 +98,37 @@ class Engine:
             finds_stop_strings=tokenizer is not None,
             judges_prompts=not loaded.start,
         )
-        self._grammars = GrammarCompiler(
-            lambda: GrammarVocabulary(tokenizer, loaded.vocabulary, loaded.end_tokens)
+        self._entrance = Entrance(
+            launch, loaded, tokenizer, self.pool, limits=limits, enter=self.scheduler.add
         )
         self._outbox: list[Output] = []
         self.steps = 0
 
-    @classmethod
-    def start(cls, launch: Launch, say: Callable[[str], None]) -> "Engine":
-        """Load the model and make an engine. Raises UnsupportedModelError, CannotServeError or OSError."""
-        reason = unavailable_reason(launch.device)
-        if reason:
-            raise CannotServeError(reason)
-        path = Path(launch.model_path)
-        cache = Path(launch.cache_dir) if launch.cache_dir else None
-        device, dtype = torch.device(launch.device), getattr(torch, launch.dtype)
-        require(weights_shortage(path, available_bytes(device)))
-        loaded = load(path, dtype, device, say, cache=cache, quantization=launch.quantization)
-        parts = load_parts(launch.draft, loaded, say)
-        needs, available = budget(launch, loaded, parts), available_bytes(device)
-        say(f"memory: {needs.text()}; {mib(available)} are available beside the weights")
-        require(needs.shortage(available))
-        file = path / "tokenizer.json"
-        engine = cls(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None, parts)
-        if launch.device == "cuda" and launch.cuda_graphs:
-            engine.capture(CudaCapture(), say)
-        if engine._worth_measuring:
-            engine.measure(say)
-        return engine
-
-    def capture(self, capture: Capture, say: Callable[[str], None]) -> None:
-        """Capture small steps; where that fails, all steps run as they are."""
-        if not self._runner.can_capture:
-            say("no CUDA graphs: without Triton kernels the attention of a step cannot be captured")
-            return
-        rows = self._launch.max_running * (self._launch.policy.k_max + 1)
-        sizes = sizes_up_to(rows)
-        most_blocks = self._launch.max_running * self.pool.blocks_for(self.max_context)
-        try:
-            self._runner.capture(self._loaded.forward, capture, sizes=sizes, most_blocks=most_blocks)
-        except RuntimeError as fault:
-            say(f"no CUDA graphs: {fault}")
-        else:
-            say(f"captured steps of up to {sizes[-1]} rows in {len(sizes)} sizes")
-
-    def measure(self, say: Callable[[str], None]) -> None:
-        """Time steps and drafts, while there is nothing to do; the policy reckons with what they cost from then on."""
-        watch = Stopwatch.start()
-        costs = measure(self, self._roster.proposers)
-        if costs is not None:
-            self.policy.reckon(costs)
-            say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
-
     @property
-    def _worth_measuring(self) -> bool:
-        return self._loaded.weight_bytes >= _WORTH_MEASURING
+    def can_capture(self) -> bool:
+        """Whether steps can be captured at all."""
+        return self._runner.can_capture
 
-    def rest(self, say: Callable[[str], None]) -> None:
-        """There is nothing to do: time for what would disturb a step. A leaked block would else only show as slow
-        admission.
+    def capture(self, how: Capture) -> tuple[int, ...]:
+        """Capture steps of few rows; returns the sizes that steps are filled up to from then on. Raises RuntimeError
+        where something cannot be captured; then steps run as they are.
         """
-        self.check_integrity()
-        if self._outdated:
-            self._outdated = False
-            self.measure(say)
+        sizes = sizes_up_to(self._launch.max_running * (self._launch.policy.k_max + 1))
+        most_blocks = self._launch.max_running * self.pool.blocks_for(self.max_context)
+        self._runner.capture(self._loaded.forward, how, sizes=sizes, most_blocks=most_blocks)
+        return sizes
 
     @contextmanager
-    def lent(self, policy: Controller, roster: Roster) -> Iterator[None]:
-        """With others in the place of policy and proposers."""
-        kept = self.policy, self._roster, self.steps
-        self.policy, self._roster = policy, roster
+    def lent(self, policy: Policy, proposers: Iterable[Proposer] | None = None) -> Iterator[None]:
+        """With another policy in the place of its own, and other proposers if they are given."""
+        kept = self._policy, self._roster, self.steps
+        self._policy = policy
+        if proposers is not None:
+            self._roster = Roster(proposers)
         try:
             yield
         finally:
-            self.policy, self._roster, self.steps = kept
+            self._policy, self._roster, self.steps = kept
 
     @property
     def model_type(self) -> str:
@@ -193,9 +136,9 @@ class Engine:
         return self._loaded.model_type
 
     @property
-    def proposers(self) -> tuple[str, ...]:
-        """Names of those who may draft."""
-        return tuple(proposer.name for proposer in self._roster.proposers)
+    def proposers(self) -> tuple[Proposer, ...]:
+        """Those who may draft, in the order in which they were configured."""
+        return self._roster.proposers
 
     @property
     def encodes(self) -> bool:
@@ -205,41 +148,43 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.scheduler.running or self.scheduler.waiting or self._outbox or len(self._grammars))
+        return self._busy or len(self._entrance) > 0
+
+    @property
+    def _busy(self) -> bool:
+        """Whether there is more to do than to wait for grammars."""
+        return bool(self.scheduler.running or self.scheduler.waiting or self._outbox)
 
     def submit(self, request: Request) -> None:
         """Queue a request. One that cannot run is answered with an error by the next step."""
-        reason = refusal(request, self._limits)
-        if reason:
-            self._refuse(request, reason)
-        elif request.sampling.grammar is not None:
-            self._grammars.add(request, request.sampling.grammar)
-        else:
-            self._enter(request)
+        self._outbox += self._entrance.submit(request)
 
     def cancel(self, request: str) -> None:
         """End a request, all its texts; the next step says so. Unknown ids are ignored."""
         for sequence in self.scheduler.texts(request):
             self._outbox.append(self._end(sequence, Ending([], 0, 0, "cancelled")))
-        if waiting := self._grammars.cancel(request):
-            self._outbox += unstarted(waiting, "cancelled")
+        self._outbox += self._entrance.cancel(request)
 
     def configure(
         self, policy: PolicySettings, draft: DraftSettings, verification: Verification = "block"
     ) -> None:
         """Take over hot settings. Raises DraftSettingsError, changing nothing."""
         if draft != self._draft_settings:
+            before = self.proposers
             self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
-            costs = self.policy.costs
-            self.policy.reckon(replace(costs, drafts=self._roster.costs(costs.plain)))
-            self._outdated = self._worth_measuring
+            self._meet([each for each in self.proposers if each not in before])
         self._verification = verification
         self.policy.configure(policy)
 
+    def reckon(self, costs: StepCosts) -> None:
+        """Have the policy reckon with these costs, which were measured of all who may draft."""
+        self.policy.reckon(costs)
+        self.unmeasured = ()
+
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
-        self._take_compiled()
+        self._outbox += self._entrance.compiled(busy=self._busy)
         watch = Stopwatch.start()
         schedule = self._schedule()
         decisions = self._choose(schedule.decodes)
@@ -265,10 +210,10 @@ class Engine:
             padded_rows=batch.padding,
             prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
             running=len(self.scheduler.running),
-            waiting=len(self.scheduler.waiting) + len(self._grammars),
+            waiting=len(self.scheduler.waiting) + len(self._entrance),
             committed=sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)]),
             kv=self.kv_usage(),
-            load_state=self.policy.load_state,
+            load_state=self._policy.load_state,
             rounds=rounds,
             outputs=outputs,
             preempted=schedule.preempted,
@@ -282,40 +227,12 @@ class Engine:
         """Assert that no block is lost or held twice."""
         self.scheduler.check_integrity()
 
-    def _enter(self, request: Request, grammar: CompiledGrammar | None = None) -> None:
-        """All its texts, into the waiting line."""
-        first = None
-        for index in range(request.n):
-            sequence = Sequence(
-                request,
-                self.pool,
-                self._stream(request),
-                self._loaded.end_tokens,
-                root=self._root,
-                first=first,
-                index=index,
-                grammar=None if grammar is None else grammar.state(ignore_eos=request.sampling.ignore_eos),
-                start=self._loaded.start,
-            )
-            first = first or sequence
-            self.scheduler.add(sequence)
-
-    def _refuse(self, request: Request, reason: str) -> None:
-        self._outbox.append(Output(id=request.id, tokens=[], finish="error", error=reason, refused=True))
-
-    def _take_compiled(self) -> None:
-        """Let in the requests whose grammars are ready. With nothing else to do, wait a little for the first."""
-        busy = self.scheduler.running or self.scheduler.waiting or self._outbox
-        for request, outcome in self._grammars.finished(0.0 if busy else _COMPILE_WAIT):
-            if isinstance(outcome, GrammarError):
-                self._refuse(request, str(outcome))
-            else:
-                self._enter(request, outcome)
-
-    def _stream(self, request: Request) -> TextStream | None:
-        if not request.sampling.stop or self._tokenizer is None:
-            return None
-        return TextStream.of(self._tokenizer, request)
+    def _meet(self, new: list[Proposer]) -> None:
+        """Believe what new proposers say of their costs, until they are measured; keep what is known of the others."""
+        costs = self.policy.costs
+        said = {each.name: DraftCost(each.cost * costs.plain) for each in new}
+        self.policy.reckon(replace(costs, drafts={**costs.drafts, **said}))
+        self.unmeasured = tuple(each for each in self.proposers if each in new or each in self.unmeasured)
 
     def _schedule(self) -> Schedule:
         schedule = self.scheduler.schedule()
@@ -333,7 +250,7 @@ class Engine:
             context=sum(sequence.table.committed for sequence in decodes),
         )
         views = [view(sequence, self._roster.options) for sequence in decodes]
-        decisions = self.policy.decide(load, views)
+        decisions = self._policy.decide(load, views)
         return [
             granted(decision, self.scheduler.grant(sequence, decision.tokens))
             for sequence, decision in zip(decodes, decisions, strict=True)
@@ -395,7 +312,7 @@ class Engine:
     def _observe(self, rounds: list[Round], decisions: list[Decision], step: StepSeen) -> None:
         """Let the policy learn from the rounds."""
         shown = zip(rounds, decisions, strict=True)
-        self.policy.observe([observation(r, decision) for r, decision in shown if r.drafted], step)
+        self._policy.observe([observation(r, decision) for r, decision in shown if r.drafted], step)
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
         """What the requests are told, those refused or cancelled since the last step included."""
@@ -408,7 +325,7 @@ class Engine:
         if ending.distrusts:
             self._memory.clear(self.pool.distrust(sequence.table.blocks))
         self.scheduler.remove(sequence)
-        self.policy.forget(sequence.id)
+        self._policy.forget(sequence.id)
         self._roster.forget(sequence.id)
         return output(sequence, ending, sequence.report())
 

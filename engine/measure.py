@@ -5,17 +5,17 @@ that comes with rows is in its time; a proposer's levels are told apart by draft
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from engine.api import Request, SamplingParams, StepReport
 from engine.draft.base import Ask, Draft, Proposer
-from engine.draft.roster import Roster
 from engine.sequence import Sequence as Seq
-from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView, StepSeen
-from policies.controller import Controller
+from engine.stopwatch import Stopwatch
+from policies.base import Option
 from policies.cost import DraftCost, StepCosts
-from policies.settings import PolicySettings
+from policies.fixed import Fixed
 
 if TYPE_CHECKING:
     from engine.core import Engine
@@ -46,33 +46,6 @@ class _Guesses:
         pass
 
 
-class _Script(Controller):
-    """Lets one proposer draft a shape, and nobody where it does not offer that."""
-
-    def __init__(self) -> None:
-        super().__init__(PolicySettings())
-        self.proposer, self.shape = "", (0, 0)
-        self.drafted = False  # whether it could, in the last step
-
-    def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:  # noqa: ARG002
-        return [self._decision(request) for request in requests]
-
-    def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
-        """Of what nobody reads there is nothing to learn."""
-
-    def _decision(self, request: RequestView) -> Decision:
-        levels, tokens = self.shape
-        is_tree = tokens > levels
-        fit = [option for option in request.options if self._fits(option, levels, is_tree=is_tree)]
-        self.drafted = bool(fit)
-        if not fit:
-            return Decision(0, Reason.STATIC, "measured without a draft")
-        return Decision(levels, Reason.STATIC, "measured", fit[-1], tokens if is_tree else 0)
-
-    def _fits(self, option: Option, levels: int, *, is_tree: bool) -> bool:
-        return option.proposer == self.proposer and option.k >= levels > 0 and is_tree == (option.width > 1)
-
-
 class _EndedError(Exception):
     """The text ended before all was timed."""
 
@@ -80,9 +53,8 @@ class _EndedError(Exception):
 class _Bench:
     """An engine that writes a text as it is told to."""
 
-    def __init__(self, engine: "Engine", script: _Script) -> None:
+    def __init__(self, engine: "Engine") -> None:
         self._engine = engine
-        self._script = script
         self._times = _TIMES
         room = min(_ROOM, engine.max_context - _PROMPT)
         sampling = SamplingParams(max_tokens=room, temperature=0.0, ignore_eos=True)
@@ -104,9 +76,10 @@ class _Bench:
     def _timed(
         self, proposer: str, shape: tuple[int, int], seconds: Callable[[StepReport], float]
     ) -> float | None:
-        self._script.proposer, self._script.shape = proposer, shape
-        reports = [self._step() for _ in range(self._times + 1)]
-        if shape[0] and not self._script.drafted:
+        levels, tokens = shape
+        with self._engine.lent(Fixed(proposer, levels, tokens if tokens > levels else 0)):
+            reports = [self._step() for _ in range(self._times + 1)]
+        if any(report.rounds[0].k < levels for report in reports):
             return None
         return median(seconds(report) for report in reports[1:])
 
@@ -117,13 +90,24 @@ class _Bench:
         return report
 
 
+def calibrate(engine: "Engine", say: Callable[[str], None]) -> None:
+    """Time the steps of an engine that has nothing to do, and the drafts of proposers that it has no measure of; its
+    policy reckons with what they cost from then on.
+    """
+    watch = Stopwatch.start()
+    costs = measure(engine, engine.unmeasured)
+    if costs is not None:
+        say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
+        costs = replace(costs, drafts={**engine.policy.costs.drafts, **costs.drafts})
+    engine.reckon(costs or engine.policy.costs)
+
+
 def measure(engine: "Engine", proposers: Sequence[Proposer]) -> StepCosts | None:
     """Costs of this engine, which must have nothing to do, with these proposers. None where it has no room for it."""
     costly = [each for each in proposers if each.cost >= _WORTH]
-    script = _Script()
-    with engine.lent(script, Roster([*costly, _Guesses()])):
+    with engine.lent(Fixed("", 0), [*costly, _Guesses()]):
         try:
-            bench = _Bench(engine, script)
+            bench = _Bench(engine)
             steps = [(rows, bench.rows(rows)) for rows in _ROWS]
             found = {each.name: _draft_cost(bench, each, steps[0][1]) for each in costly}
         except _EndedError:

@@ -33,6 +33,7 @@ from engine.budget import CannotServeError
 from engine.core import Engine
 from engine.draft.errors import DraftSettingsError
 from engine.model.support import UnsupportedModelError
+from engine.start import rest, start
 from engine.wire import WireError, frame, read_to_engine
 
 _IDLE_SECONDS: Final = 0.5
@@ -96,7 +97,7 @@ class Worker:
         if launch.threads:
             torch.set_num_threads(launch.threads)
         try:
-            engine = Engine.start(launch, lambda message: self._send(Loading(message)))
+            engine = start(launch, lambda message: self._send(Loading(message)))
         except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
             self._send(Refused(str(fault)))
             return 2
@@ -124,7 +125,7 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
-            engine.rest(_log.info)
+            rest(engine, _log.info)
             self._send(Idle(engine.steps, engine.kv_usage()))
         return messages
 
@@ -161,7 +162,7 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
         encodes=engine.encodes,
         kv_blocks=engine.pool.total,
         block_size=engine.pool.block_size,
-        proposers=engine.proposers,
+        proposers=tuple(each.name for each in engine.proposers),
         memory=engine.memory,
     )
 

@@ -1,6 +1,6 @@
 """Those who may draft in an engine, by name. Which of them does is the policy's choice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.draft.base import Ask, Draft, Proposer, drafts_for
@@ -29,7 +29,7 @@ class Drafted(NamedTuple):
 class Roster:
     """Asks each proposer once in a step, for all the texts that are left to it."""
 
-    def __init__(self, proposers: Sequence[Proposer]) -> None:
+    def __init__(self, proposers: Iterable[Proposer]) -> None:
         self._proposers = {proposer.name: proposer for proposer in proposers}
 
     @property

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from engine.api import DraftSettings, Launch, Output, Request, SamplingParams
 from engine.core import Engine
+from engine.start import start
 from engine.train.job import Job
 from engine.train.prompts import Class, Message, Prompt
 from policies.settings import PolicySettings
@@ -209,7 +210,7 @@ def engine_for(job: Job, *, running: int) -> Engine:
         draft=DraftSettings(kinds=()),
         policy=PolicySettings(kind="off"),
     )
-    return Engine.start(launch, lambda _: None)
+    return start(launch, lambda _: None)
 
 
 def _position_bytes(job: Job) -> int:

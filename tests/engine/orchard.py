@@ -75,7 +75,7 @@ class FixedShape(Controller):
 
 
 def with_shape(engine: Engine, *, levels: int, nodes: int) -> Engine:
-    engine.policy = FixedShape(levels, nodes)
+    engine._policy = FixedShape(levels, nodes)
     return engine
 
 

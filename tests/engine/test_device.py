@@ -5,7 +5,7 @@ import torch
 
 from engine.api import Launch
 from engine.budget import CannotServeError
-from engine.core import Engine
+from engine.start import start
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ def test_cuda_without_a_gpu_is_refused_by_a_sentence(
     with pytest.raises(
         CannotServeError, match=f'engine.device is "cuda", but.*{sentence}.*engine.device = "cpu"'
     ):
-        Engine.start(Launch(model_path="none", device="cuda"), lambda _: None)
+        start(Launch(model_path="none", device="cuda"), lambda _: None)

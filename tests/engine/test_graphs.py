@@ -22,6 +22,7 @@ from engine.kv.table import BlockTable
 from engine.model.graphs import sizes_up_to
 from engine.model.loader import LoadedModel, load
 from engine.model.runner import Runner
+from engine.start import capture as capture_steps
 from tests.engine.conftest import MakeEngine, generate, request
 from tests.engine.test_trees import REQUESTS, with_trees
 from tests.engine.tile_kernels import TorchTiles
@@ -58,7 +59,7 @@ def captured(
 ) -> Engine:
     engine = make_engine(kind, model=tiled, max_running=6, max_context=96, max_batch_tokens=32, **launch)
     said: list[str] = []
-    engine.capture(capture, said.append)
+    capture_steps(engine, capture, said.append)
     assert said == ["captured steps of up to 128 rows in 14 sizes"]
     return engine
 
@@ -172,7 +173,7 @@ def test_an_engine_whose_steps_cannot_be_captured_says_so_and_works(
     for model, sentence in ((tiled, "not permitted"), (tiny, "without Triton kernels")):
         said: list[str] = []
         engine = make_engine(model=model, max_context=96)
-        engine.capture(fails, said.append)
+        capture_steps(engine, fails, said.append)
         assert "no CUDA graphs" in said[0]
         assert sentence in said[0]
         assert generate(engine, request("a", [5]))["a"].finish == "length"

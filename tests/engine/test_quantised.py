@@ -8,13 +8,13 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from engine.api import Launch
-from engine.core import Engine
 from engine.model.fp8 import Fp8Linear
 from engine.model.int8 import FastInt8Linear, Int8Linear, Int8Plan, few_rows_limit
 from engine.model.loader import LoadedModel, _weights, load
 from engine.model.packed import can_pack, make_linear, pack_linears
 from engine.model.quantised import QuantisedLinear, quantise_linears
 from engine.model.support import UnsupportedModelError, quantization_reason
+from engine.start import start
 from engine.worker import _ready
 from tests.engine.conftest import MakeEngine, generate, request
 from tests.engine.test_lossless import PROMPTS
@@ -245,7 +245,7 @@ def test_loading_says_what_was_quantised_and_how_it_is_computed(
 
 def test_the_engine_process_tells_how_its_weights_are_quantised(tiny_dir: Path) -> None:
     launch = Launch(model_path=str(tiny_dir), dtype="float32", quantization="int8", kv_bytes=1 << 20)
-    engine = Engine.start(launch, lambda _: None)
+    engine = start(launch, lambda _: None)
     assert _ready(engine, launch).quantization == "int8"
-    plain = Engine.start(structs.replace(launch, quantization="none"), lambda _: None)
+    plain = start(structs.replace(launch, quantization="none"), lambda _: None)
     assert engine.memory["weights"] < 0.6 * plain.memory["weights"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.api import DraftSettings, Launch
-from engine.core import Engine
+from engine.start import start
 from policies.settings import PolicySettings
 from tests.engine.conftest import UNCAPPED, generate, request
 from tests.tiny import make_model_dir
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 def texts(launch: Launch) -> dict[str, list[int]]:
     said: list[str] = []
-    engine = Engine.start(launch, said.append)
+    engine = start(launch, said.append)
     assert launch.device == "cpu" or any("Triton" in line for line in said if "self-check passed" in line), (
         said
     )
