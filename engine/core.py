@@ -85,9 +85,7 @@ class Engine:
         self._roster = self._proposers.roster(launch.draft)
         self.policy = Controller(launch.policy, StepCosts(drafts=self._roster.costs(1.0)))
         self._policy: Policy = self.policy  # who decides: another one while it is `lent`
-        self.unmeasured = (
-            self.proposers
-        )  # what the policy knows of their costs is what they say of themselves
+        self.unmeasured = self.proposers  # the policy has nothing but their own word on what they cost
         positions = blocks * launch.block_size - len(loaded.start)
         self.max_context = min(context, positions)  # what one request can be at most
         limits = Limits(

@@ -275,7 +275,9 @@ def test_each_of_several_texts_follows_the_grammar_by_itself(make_engine: MakeEn
     engine = make_engine(kv_bytes=48 << 10, prefix_cache=False)
     for each in requests:
         engine.submit(each)
-    wait([compiled for _, compiled in engine._grammars._waiting.values()])  # so that all run together
+    wait(
+        [compiled for _, compiled in engine._entrance._grammars._waiting.values()]
+    )  # so that all run together
     found: dict[str, list[int]] = {}
     preempted = 0
     while engine.has_work:
@@ -347,7 +349,7 @@ def test_a_grammar_that_cannot_be_followed_is_refused_with_the_reason(
 
 def test_a_model_without_a_tokenizer_refuses_grammars_only(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine._grammars = GrammarCompiler(lambda: GrammarVocabulary(None, VOCABULARY, [1]))
+    engine._entrance._grammars = GrammarCompiler(lambda: GrammarVocabulary(None, VOCABULARY, [1]))
     outputs = generate(engine, constrained("bad", GRAMMARS["regex"]), request("good", PROMPT))
     assert "has no tokenizer.json" in outputs["bad"].error
     assert outputs["good"].finish == "length"
