@@ -8,6 +8,8 @@ every position. Cost is what one drafted token adds to a step, in units of a pla
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from policies.cost import StepCosts
+
 
 def expected_tokens(acceptance: float, k: int) -> float:
     """Tokens that a round with k drafted tokens commits on average, the target's own included.
@@ -54,3 +56,48 @@ def gain(first: float, later: float, costs: Sequence[float]) -> Gain:
         gains.append(tokens / cost)
         best.append(k if not best or gains[k] > gains[best[-1]] else best[-1])
     return Gain(tuple(gains), tuple(best))
+
+
+def expected_by_position(acceptances: Sequence[float]) -> list[float]:
+    """Tokens that a round with 0, 1, ... drafted tokens commits on average, where each position has an acceptance of
+    its own, given that those before were accepted.
+    """
+    total = reached = 1.0
+    tokens = [total]
+    for acceptance in acceptances:
+        reached *= acceptance
+        total += reached
+        tokens.append(total)
+    return tokens
+
+
+def speedups(
+    costs: StepCosts, proposer: str, acceptances: Sequence[float], *, running: int = 1, context: int = 0
+) -> list[float]:
+    """By k: times as many tokens a second as plain decoding, where so many run and all draft k tokens.
+
+    context: tokens that each of them attends to.
+    """
+    draft = costs.draft(proposer)
+    table = costs.table(running * (len(acceptances) + 1))
+    attending = costs.key * running * context
+    plain = float(table[running]) + attending
+    found = []
+    for k, tokens in enumerate(expected_by_position(acceptances)):
+        drafting = draft.fixed + k * draft.level + running * k * draft.node if k else 0.0
+        found.append(tokens * plain / (float(table[running * (1 + k)]) + attending + drafting))
+    return found
+
+
+def load_table(
+    costs: StepCosts, proposer: str, acceptances: Sequence[float], *, max_running: int, context: int
+) -> list[tuple[int, int]]:
+    """(up to this many running, the k that brings most if all draft as much), for all numbers up to `max_running`."""
+    table: list[tuple[int, int]] = []
+    for running in range(1, max_running + 1):
+        gains = speedups(costs, proposer, acceptances, running=running, context=context)
+        k = gains.index(max(gains))
+        if table and table[-1][1] == k:
+            table.pop()
+        table.append((running, k))
+    return table

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
+    "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),
 }
 
 NOT_BUILT: Final = {
@@ -47,7 +48,6 @@ NOT_BUILT: Final = {
     "target": "change [model.target] and restart specd instead",
     "alerts": "see specd_alerts in /metrics of the admin listener",
     "calibrate": "set policy.draft_cost, policy.row_cost and [policy.load] by hand, after `specd bench`",
-    "simulate": "run `specd plan` for the formulas",
     "replay": "alerts are decided in the running daemon only",
 }
 """Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""

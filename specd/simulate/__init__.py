@@ -1,0 +1,1 @@
+"""`specd simulate`: policies against a trace of requests, without a model."""

@@ -1,0 +1,124 @@
+"""`specd simulate`: traces as they come, and what is printed of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specd.cli import main
+from specd.errors import UserError
+from specd.simulate.machines import BUILTIN, machine
+from specd.simulate.reading import read_trace
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+"""
+LINES = """{"t": 3, "context": 20, "generated": 9, "class": "chat"}
+
+{"t": 1.5, "context": 30, "generated": 5}
+"""
+
+
+def file(folder: Path, text: str, name: str = "trace.csv") -> Path:
+    """With such a text."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_azure_traces_are_read_as_they_are(tmp_path: Path) -> None:
+    """Test that dates with seven digits of a second are read, and a class is named after the file."""
+    trace = read_trace(file(tmp_path, AZURE))
+    assert trace.arrival.tolist() == [0, pytest.approx(0.052)]
+    assert trace.context.tolist() == [4808, 3180]
+    assert trace.generated.tolist() == [10, 8]
+    assert trace.classes == ("trace",)
+
+
+def test_json_lines_are_read_and_sorted(tmp_path: Path) -> None:
+    """Test that requests come in the order of arrival, each with its class."""
+    trace = read_trace(file(tmp_path, LINES, "day.jsonl"))
+    assert trace.arrival.tolist() == [0, 1.5]
+    assert [trace.classes[kind] for kind in trace.kind] == ["day", "chat"]
+
+
+def test_columns_may_come_in_any_order(tmp_path: Path) -> None:
+    """Test that a class column and others are found by their names."""
+    trace = read_trace(file(tmp_path, "class,generated,note,context,t\na,3,x,7,0\n"))
+    assert (trace.context[0], trace.generated[0], trace.classes) == (7, 3, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("TIMESTAMP,ContextTokens\n1,2\n", ":1", "no column for generated"),
+        (AZURE + "2023-11-16 18:17:05,0,3\n", ":4", "context is '0'"),
+        (AZURE + "2023-11-16 18:17:05,5,many\n", ":4", "generated is 'many'"),
+        (AZURE + "yesterday,5,5\n", ":4", "'yesterday' is no time"),
+        (AZURE + "2023-11-16 18:17:05,5\n", ":4", "no request with generated"),
+        (LINES + "{oops\n", ":4", "no request with t, context, generated"),
+        ("t,context,generated\n", "", "has no requests"),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_and_line(tmp_path: Path, text: str, where: str, what: str) -> None:
+    """Test that a refusal names the place and what is there."""
+    path = file(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        read_trace(path)
+    assert str(caught.value).startswith(f"{path}{where}")
+    assert what in str(caught.value)
+
+
+def test_policies_are_told_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Test that a small trace ends in a table, a JSON file and a picture, of all that was asked for."""
+    lines = [
+        json.dumps({"t": i * 0.2, "context": 50 + i, "generated": 5 + i % 9, "class": "chat"})
+        for i in range(30)
+    ]
+    path, result, picture = file(tmp_path, "\n".join(lines)), tmp_path / "out.json", tmp_path / "out.png"
+    options = ["--profile", "host", "--policy", "adaptive,table,static-2,off", "--acceptance", "chat=0.8"]
+    outputs = ["--json", str(result), "--plot", str(picture)]
+    assert main(["simulate", str(path), "--noise", "0.1", *options, *outputs]) == 0
+    out = capsys.readouterr().out
+    policies = json.loads(result.read_text())["policies"]
+    assert [each["policy"] for each in policies] == ["adaptive", "table", "static-2", "off"]
+    assert all(each["policy"] in out for each in policies)
+    assert {each["tokens"] for each in policies} == {sum(5 + i % 9 for i in range(30))}
+    assert policies[3]["inter_token_mean"] > policies[2]["inter_token_mean"]
+    assert picture.stat().st_size > 0
+    assert str(tmp_path) not in result.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--policy", "clever"], "there is no 'clever'"),
+        (["--policy", "static-9"], "static-0 to static-8"),
+        (["--profile", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--plot", "out.txt"], "which kind of picture"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], what: str
+) -> None:
+    """Test that a wrong option exits 2 with a sentence."""
+    assert main(["simulate", str(file(tmp_path, AZURE)), *options]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
+    """Test that costs of a file are taken, and what is none is refused with an example."""
+    drafts = {"head": {"level": 0.001}}
+    path = file(tmp_path, json.dumps({"steps": [[1, 0.01], [9, 0.02]], "key": 1e-6, "drafts": drafts}))
+    found = machine(str(path), max_running=3)
+    assert (found.costs.plain, found.costs.key, found.proposer, found.max_running) == (0.01, 1e-6, "head", 3)
+    with pytest.raises(UserError, match="is no cost profile"):
+        machine(str(file(tmp_path, "[]", "other.json")))
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_machines_that_are_known_by_name_take_longer_for_more_rows(name: str) -> None:
+    """Test that the tables of the built-in profiles rise."""
+    table = BUILTIN[name].costs.table(512)
+    assert (table[1:] >= table[:-1]).all()
