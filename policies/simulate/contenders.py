@@ -6,7 +6,7 @@ The adaptive one is the daemon's own controller, asked and told through the same
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from policies.base import Decision, LoadView, Observation, Option, RequestView, StepSeen
 from policies.controller import Controller
 from policies.cost import StepCosts
-from policies.load import LoadPolicy
+from policies.load import NO_CAP, LoadPolicy
 from policies.settings import LoadSettings, PolicySettings
 
-_UNKNOWN = 1 << 20  # tokens that a text may still get, as far as a policy knows: texts end where they do
+_UNKNOWN: Final = (
+    1 << 20
+)  # tokens that a text may still get, as far as a policy knows: texts end where they do
+
+_UNCAPPED: Final = LoadSettings(table=((NO_CAP, NO_CAP),))
 
 
 class Batch(NamedTuple):
@@ -81,11 +85,11 @@ class Table(_Deaf):
 
     def __init__(self, name: str, settings: LoadSettings, k_max: int) -> None:
         super().__init__(name)
-        self._policy = LoadPolicy(settings, k_max)
+        self._policy = LoadPolicy(PolicySettings(k_max=k_max, load=settings))
 
     def lengths(self, load: LoadView, batch: Batch) -> NDArray[np.int64]:
         """What the load allows is what all get."""
-        return np.full(len(batch.requests), self._policy.step(load.running).cap)
+        return np.full(len(batch.requests), self._policy.step(load).cap)
 
 
 class Adaptive:
@@ -104,7 +108,7 @@ class Adaptive:
         """costs: where it starts from. option: what is offered for every text. class_of: of each request."""
         self.name = name
         self.reasons: Counter[str] = Counter()
-        self._controller = Controller(replace(settings, load=_uncapped(settings.k_max)), costs)
+        self._controller = Controller(replace(settings, load=_UNCAPPED), costs)
         self._options = (option,)
         self._class_of = class_of
         self._views: list[RequestView] = []
@@ -140,7 +144,3 @@ def _observation(view: RequestView, decision: Decision, examined: int, accepted:
     return Observation(
         view.request, view.traffic_class, proposer, decision.k, examined, accepted, grade, width
     )
-
-
-def _uncapped(k_max: int) -> LoadSettings:
-    return LoadSettings(table=((1, k_max),), off_above=1 << 30, resume_at=1 << 30)

@@ -112,7 +112,7 @@ class _World:
             self._admitted += 1
 
     def _step(self) -> None:
-        load = LoadView(self._running, self._arrived - self._admitted, 1.0, self.now)
+        load = LoadView(self._running, self._arrived - self._admitted, 1.0, self.now, self._context)
         prompts = self._machine.prompt_rows(self._decoding)
         begun = self._compute(prompts)
         if self._decoding:
