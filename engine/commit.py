@@ -24,6 +24,7 @@ class Ending(NamedTuple):
     error: str | None = None
     refused: bool = False  # with an error: see Output
     logprobs: list[TokenLogprob] | None = None  # one for each of `tokens`, if asked for
+    chances: tuple[float, ...] = ()  # see policies.base.Observation
 
     @property
     def distrusts(self) -> bool:
@@ -39,10 +40,11 @@ def settle(sequence: Sequence, draft: Draft, verdict: Verdict) -> Ending:
     kept, finish = _cut(sequence, tokens)
     error = _STUCK if finish == "error" else None
     logprobs = None if verdict.logprobs is None else verdict.logprobs[:kept]
+    examined, accepted = verdict.examined, verdict.accepted
     if kept < len(tokens):
-        examined, accepted = min(kept, verdict.examined), min(kept, verdict.accepted)
-        return Ending(tokens[:kept], examined, accepted, finish, error, logprobs=logprobs)
-    return Ending(tokens, verdict.examined, verdict.accepted, finish, error, logprobs=logprobs)
+        examined, accepted = min(kept, examined), min(kept, accepted)
+    chances = verdict.chances[:examined]
+    return Ending(tokens[:kept], examined, accepted, finish, error, logprobs=logprobs, chances=chances)
 
 
 def moves(sequence: Sequence, verdict: Verdict) -> list[tuple[int, int]]:

@@ -197,7 +197,7 @@ class Engine:
             count_round(*each) for each in zip(schedule.decodes, decisions, drafts, endings, strict=False)
         ]
         seen = seen_of(schedule, batch, rounds, drafting, now=now(), seconds=watch.total)
-        self._observe(rounds, decisions, seen)
+        self._observe(rounds, decisions, endings, seen)
         outputs = self._answer(work, endings)
         self.steps += 1
         phases = PhaseSeconds(schedule=scheduled, draft=drafted, verify=verified, commit=watch.lap())
@@ -307,10 +307,12 @@ class Engine:
             endings.append(ending)
         return endings
 
-    def _observe(self, rounds: list[Round], decisions: list[Decision], step: StepSeen) -> None:
-        """Let the policy learn from the rounds."""
-        shown = zip(rounds, decisions, strict=True)
-        self._policy.observe([observation(r, decision) for r, decision in shown if r.drafted], step)
+    def _observe(
+        self, rounds: list[Round], decisions: list[Decision], endings: list[Ending], step: StepSeen
+    ) -> None:
+        """Let the policy learn from the rounds. endings: theirs, then those of prompts."""
+        shown = zip(rounds, decisions, endings, strict=False)
+        self._policy.observe([observation(*each) for each in shown if each[0].drafted], step)
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
         """What the requests are told, those refused or cancelled since the last step included."""

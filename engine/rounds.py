@@ -1,7 +1,6 @@
 """What others are told of a round: the policy before and after it, the daemon, and the client."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.batch import RaggedBatch
@@ -67,11 +66,20 @@ def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: En
     )
 
 
-def observation(r: Round, decision: Decision) -> Observation:
+def observation(r: Round, decision: Decision, ending: Ending) -> Observation:
     """What the policy learns from a round."""
-    seen = Observation(r.request, r.traffic_class, r.proposer, r.drafted, r.examined, r.accepted)
     option = decision.option
-    return seen if option is None else replace(seen, grade=option.grade, width=option.width)
+    return Observation(
+        r.request,
+        r.traffic_class,
+        r.proposer,
+        r.drafted,
+        r.examined,
+        r.accepted,
+        grade=0 if option is None else option.grade,
+        width=1 if option is None else option.width,
+        chances=ending.chances,
+    )
 
 
 def seen_of(

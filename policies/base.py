@@ -116,7 +116,9 @@ class Observation:
     grade: int = 0  # of the option that was chosen
     width: int = 1
     chances: tuple[float, ...] = ()
-    """By examined level, the chance that its guess would be accepted, sum of min(p, q), where the draft has a law."""
+    """By examined level, where the guess was drawn from a law: with which probability it was to be accepted. This has
+    the mean of what was accepted, and less spread. Empty where nobody knows.
+    """
 
 
 @dataclass(frozen=True, slots=True)

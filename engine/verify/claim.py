@@ -61,6 +61,7 @@ class Verdict:
     fault: str | None = None  # why nothing was decided
     refused: bool = False  # with a fault: it lies in what the request asks for
     logprobs: list[TokenLogprob] | None = None  # of the accepted tokens and the last one, if asked for
+    chances: tuple[float, ...] = ()  # see policies.base.Observation
 
     @property
     def accepted(self) -> int:
@@ -77,11 +78,12 @@ class Verdict:
         return [*(draft.tokens[node] for node in self.path), self.token]
 
 
-def verdict(draft: Draft, path: Sequence[int], token: int) -> Verdict:
-    """A path of accepted nodes, and the token behind it."""
+def verdict(draft: Draft, path: Sequence[int], token: int, chances: Sequence[float] = ()) -> Verdict:
+    """A path of accepted nodes, and the token behind it. chances: by level, those that were not examined included."""
     last = path[-1] if path else ROOT
     went_on = last in draft.shape  # something hangs there: a further level was examined
-    return Verdict(tuple(path), len(path) + went_on, token)
+    examined = len(path) + went_on
+    return Verdict(tuple(path), examined, token, chances=tuple(chances[:examined]))
 
 
 def draws(

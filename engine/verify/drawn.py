@@ -11,6 +11,7 @@ laws of its rejected elder siblings have been taken:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -73,22 +74,26 @@ class _Weighed:
 def verify_tokens(p: Tensor, drawn: Sequence[Drawn]) -> list[Verdict]:
     """Recursive rejection: from the root down, each node's children in order until one is kept. p: [R, V] float32."""
     weighed = _weigh(p, drawn)
-    kept = _kept(weighed, drawn)
-    paths, laws, start = [], [], 0
+    ratios = list(zip(*weighed.ratios(), strict=True))
+    kept = _kept(weighed, drawn, ratios)
+    paths, laws, chances, start = [], [], [], 0
     for claim, first in drawn:
-        path, rejected = _descend(claim.draft.shape, kept[start : start + len(claim.draft.tokens)])
+        span, families = slice(start, start + len(claim.draft.tokens)), children(claim.draft.shape)
+        path, rejected = _descend(families, kept[span])
         end = path[-1] if path else ROOT
         paths.append(path)
         laws.append(p[first + end + 1] if rejected is None else weighed.behind(start + rejected))
-        start += len(claim.draft.tokens)
-    return _close(drawn, paths, laws)
+        chances.append(_level_chances([ROOT, *path], families, ratios[span]))
+        start = span.stop
+    return _close(drawn, paths, laws, chances)
 
 
 def verify_blocks(p: Tensor, drawn: Sequence[Drawn]) -> list[Verdict]:
     """The longest prefix of each chain that its own coin keeps. p: [R, V] float32."""
     weighed = _weigh(p, drawn)
     weights = _weights(weighed, drawn)
-    chances = _chances(weighed, drawn, weights)
+    excesses = _excesses(weighed, drawn, weights)
+    chances = [_chances(*each) for each in zip(weights, excesses, strict=True)]
     nodes = [(claim, j) for claim, _ in drawn for j in range(len(claim.draft.tokens))]
     coins = draws([(claim, 0) for claim, _ in nodes], Purpose.BLOCK, [j for _, j in nodes])
     paths, laws, start = [], [], 0
@@ -102,7 +107,8 @@ def verify_blocks(p: Tensor, drawn: Sequence[Drawn]) -> list[Verdict]:
             q = weighed.q[start + accepted]
             laws.append(residual(p[first + accepted][None], q[None], own[accepted])[0])
         start += k
-    return _close(drawn, paths, laws)
+    levels = [_block_levels(*each) for each in zip(weights, excesses, strict=True)]
+    return _close(drawn, paths, laws, levels)
 
 
 def residual(p: Tensor, q: Tensor, weight: float = 1.0) -> Tensor:
@@ -146,19 +152,18 @@ def _nodes(drawn: Sequence[Drawn]) -> list[_Node]:
     return nodes
 
 
-def _kept(weighed: _Weighed, drawn: Sequence[Drawn]) -> list[bool]:
+def _kept(weighed: _Weighed, drawn: Sequence[Drawn], ratios: Sequence[tuple[float, float]]) -> list[bool]:
     """Of each node: whether its coin keeps it, should it come to it. A coin is shared by the nodes of a level that have
     as many elder siblings: they are on different branches, and a round goes down one.
     """
     places = [(claim, depth - 1) for claim, _ in drawn for depth in depths(claim.draft.shape)]
     coins = draws(places, Purpose.ACCEPT, [node.rank for node in weighed.nodes])
     # coin < p/q, written without the division so that q = 0 rejects
-    return [q > 0 and coin * q < p for coin, p, q in zip(coins, *weighed.ratios(), strict=True)]
+    return [q > 0 and coin * q < p for coin, (p, q) in zip(coins, ratios, strict=True)]
 
 
-def _descend(parents: Sequence[int], kept: Sequence[bool]) -> tuple[list[int], int | None]:
+def _descend(families: Sequence[Sequence[int]], kept: Sequence[bool]) -> tuple[list[int], int | None]:
     """(the accepted path, the last node rejected at its end; None where no node hangs)."""
-    families = children(parents)
     path: list[int] = []
     while True:
         family = families[path[-1] + 1 if path else 0]
@@ -166,6 +171,19 @@ def _descend(parents: Sequence[int], kept: Sequence[bool]) -> tuple[list[int], i
         if chosen is None:
             return path, family[-1] if family else None
         path.append(chosen)
+
+
+def _level_chances(
+    nodes: Sequence[int], families: Sequence[Sequence[int]], ratios: Sequence[tuple[float, float]]
+) -> list[float]:
+    """At each of these nodes: that one of its children is kept."""
+    found = []
+    for node in nodes:
+        none = 1.0
+        for p, q in (ratios[child] for child in families[node + 1]):
+            none *= 1 - min(p / q, 1.0) if q > 0 else 1.0
+        found.append(1 - none)
+    return found
 
 
 def _weights(weighed: _Weighed, drawn: Sequence[Drawn]) -> list[list[float]]:
@@ -181,29 +199,46 @@ def _weights(weighed: _Weighed, drawn: Sequence[Drawn]) -> list[list[float]]:
     return found
 
 
-def _chances(weighed: _Weighed, drawn: Sequence[Drawn], weights: Sequence[list[float]]) -> list[list[float]]:
-    """By claim: the probability with which each prefix is kept, if no longer one is."""
-    starts = np.cumsum([0] + [len(claim.draft.tokens) for claim, _ in drawn]).tolist()
+def _excesses(weighed: _Weighed, drawn: Sequence[Drawn], weights: Sequence[list[float]]) -> list[list[float]]:
+    """By claim: at each prefix but the empty one and the whole draft, what is left of weight * p above q."""
     inner = [(i, j) for i, own in enumerate(weights) for j in range(1, len(own) - 1)]
-    chances = [own[1:] for own in weights]  # right for the whole draft, whose last token nothing follows
     if not inner:
-        return chances
+        return [[] for _ in drawn]
+    starts = np.cumsum([0] + [len(claim.draft.tokens) for claim, _ in drawn]).tolist()
     device = weighed.p.device
     rows, nodes = upload([[drawn[i].first + j for i, j in inner], [starts[i] + j for i, j in inner]], device)
     scale = send([weights[i][j] for i, j in inner], device, torch.float32)
     left = (scale[:, None] * weighed.p[rows] - weighed.q[nodes]).clamp_(min=0.0).sum(dim=-1).tolist()
-    for (i, j), rest in zip(inner, left, strict=True):
-        whole = rest + 1 - weights[i][j]
+    found = iter(left)
+    return [list(islice(found, max(len(own) - 2, 0))) for own in weights]
+
+
+def _chances(weights: Sequence[float], excesses: Sequence[float]) -> list[float]:
+    """The probability with which each prefix is kept, if no longer one is."""
+    inner = []
+    for weight, rest in zip(weights[1:], excesses, strict=False):
+        whole = rest + 1 - weight
         # p = q: a longer prefix is always kept; p no number, since edits left no token: none is
-        chances[i][j - 1] = rest / whole if whole > 0 else weights[i][j]
-    return chances
+        inner.append(rest / whole if whole > 0 else weight)
+    return [*inner, weights[-1]]  # right for the whole draft, whose last token nothing follows
 
 
-def _close(drawn: Sequence[Drawn], paths: Sequence[Sequence[int]], laws: Sequence[Tensor]) -> list[Verdict]:
+def _block_levels(weights: Sequence[float], excesses: Sequence[float]) -> list[float]:
+    """`engine.verify.law_block.level_chances` of one claim."""
+    inner = zip(weights[1:], excesses, strict=False)
+    return [*weights[1:2], *(1 - rest / weight if weight > 0 else 0.0 for weight, rest in inner)]
+
+
+def _close(
+    drawn: Sequence[Drawn],
+    paths: Sequence[Sequence[int]],
+    laws: Sequence[Tensor],
+    chances: Sequence[Sequence[float]],
+) -> list[Verdict]:
     """Draw every round's last token."""
     coins = draws([(claim, len(path)) for (claim, _), path in zip(drawn, paths, strict=True)], Purpose.SAMPLE)
     tokens = draw(torch.stack(list(laws)), send(coins, laws[0].device)).tolist()
     return [
-        verdict(claim.draft, path, token)
-        for (claim, _), path, token in zip(drawn, paths, tokens, strict=True)
+        verdict(claim.draft, path, token, own)
+        for (claim, _), path, token, own in zip(drawn, paths, tokens, chances, strict=True)
     ]

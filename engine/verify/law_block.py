@@ -44,6 +44,20 @@ def chances(p: Sequence[Law], q: Sequence[Law], draft: Sequence[int]) -> list[fl
     return [*inner, own[-1]] if draft else []
 
 
+def level_chances(p: Sequence[Law], q: Sequence[Law], draft: Sequence[int]) -> list[float]:
+    """Of each level: the probability that it is kept, once those before it are. k numbers.
+
+    The coins are integrated out, and from the second level on the drafted token too: that a prefix is kept speaks for
+    the token behind it, so at the token that was drawn the probability would be another. A prefix is kept with its
+    weight, and with the next token with what min(weight p, q) leaves of it.
+    """
+    own = weights(p, q, draft)
+    inner = [
+        float(np.minimum(own[j] * p[j], q[j]).sum()) / own[j] if own[j] else 0.0 for j in range(1, len(draft))
+    ]
+    return [own[1], *inner] if draft else []
+
+
 def last_token(p: Sequence[Law], q: Sequence[Law], draft: Sequence[int], accepted: int) -> Law:
     """The law of the token behind the prefix that is kept."""
     if accepted == len(draft):

@@ -75,6 +75,15 @@ def verify_tree(
         accepted.append(chosen)
 
 
+def level_chance(p: Law, tree: Tree, node: int) -> float:
+    """Probability that one of a node's children is kept, once the round has come there. p: the target's law at it."""
+    left, none = p, 1.0
+    for child in children(tree.parents)[node + 1]:
+        none *= 1 - acceptance(left, tree.laws[child], tree.tokens[child])
+        left = residual(left, tree.laws[child])
+    return 1 - none
+
+
 def tree_law(
     p_of: TreeOfLaws, q_of: TreeOfLaws, parents: Sequence[int], vocabulary: int
 ) -> dict[Outcome, float]:

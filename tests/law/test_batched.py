@@ -17,8 +17,8 @@ from engine.sampling.rng import Purpose, uniforms
 from engine.verify import law
 from engine.verify.claim import Claim, Verdict
 from engine.verify.draw import draw
-from engine.verify.law_block import verify_block
-from engine.verify.law_tree import Tree, verify_certain_tree, verify_tree, without
+from engine.verify.law_block import level_chances, verify_block
+from engine.verify.law_tree import Tree, level_chance, verify_certain_tree, verify_tree, without
 from engine.verify.step import verify
 
 sampling = st.builds(
@@ -31,21 +31,26 @@ sampling = st.builds(
 )
 
 
-def reference(claim: Claim, rows: np.ndarray, rule: str) -> tuple[list[int], int]:
-    """One claim by the specification, with the random numbers that its seed and positions stand for."""
+def reference(claim: Claim, rows: np.ndarray, rule: str) -> tuple[list[int], int, list[float]]:
+    """One claim by the specification, with the random numbers that its seed and positions stand for: (accepted nodes,
+    last token, the chance of each examined level).
+    """
     params, draft = claim.sampling, claim.draft
     p = [law.processed(row, params.temperature, params.top_k, params.top_p) for row in rows]
     sample = [number(claim, depth, Purpose.SAMPLE) for depth in range(len(p))]
     if draft.probs is None:
-        return verify_certain_tree(p, draft.tokens, draft.shape, sample)
+        return *verify_certain_tree(p, draft.tokens, draft.shape, sample), []
     q = [np.asarray(row, dtype=np.float64) for row in draft.probs]
     if draft.parents is None and rule == "block":
         accept = [number(claim, 0, Purpose.BLOCK, j) for j in range(len(q))]
         accepted, token = verify_block(p, q, draft.tokens, accept, sample)
-        return list(range(accepted)), token
+        return list(range(accepted)), token, level_chances(p, q, draft.tokens)[: accepted + 1]
     ranks = {node: rank for family in children(draft.shape) for rank, node in enumerate(family)}
     accept = [number(claim, d - 1, Purpose.ACCEPT, ranks[n]) for n, d in enumerate(depths(draft.shape))]
-    return verify_tree(p, Tree(tuple(draft.tokens), tuple(draft.shape), tuple(q)), accept, sample)
+    tree = Tree(tuple(draft.tokens), tuple(draft.shape), tuple(q))
+    path, token = verify_tree(p, tree, accept, sample)
+    examined = [node for node in (-1, *path) if node in tree.parents]
+    return path, token, [level_chance(p[node + 1], tree, node) for node in examined]
 
 
 def number(claim: Claim, offset: int, purpose: Purpose, index: int = 0) -> float:
@@ -71,10 +76,11 @@ def test_a_ragged_batch_is_decided_as_each_request_alone_by_the_reference(
         blocks.append(rows[kept])
     verdicts = verify(torch.from_numpy(np.concatenate(blocks)), claims, rule)
     for claim, rows, verdict in zip(claims, blocks, verdicts, strict=True):
-        path, token = reference(claim, rows, rule)
+        path, token, chances = reference(claim, rows, rule)
         assert (list(verdict.path), verdict.token) == (path, token)
         last = path[-1] if path else -1
         assert verdict.examined == len(path) + (last in claim.draft.shape)
+        assert verdict.chances == pytest.approx(chances, abs=2e-5)
 
 
 def _shape(rng: np.random.Generator, nodes: int, *, tree: bool) -> list[int]:

@@ -8,8 +8,8 @@ import pytest
 from engine.draft.shape import chain
 from engine.verify import law
 from engine.verify.law import Law, TreeOfLaws, one_hot, processed, round_law
-from engine.verify.law_block import block_law, verify_block
-from engine.verify.law_tree import Tree, tree_law, verify_certain_tree, verify_tree
+from engine.verify.law_block import block_law, chances, level_chances, verify_block
+from engine.verify.law_tree import Tree, level_chance, tree_law, trees, verify_certain_tree, verify_tree
 
 PROCESSORS = {
     "plain": {"temperature": 1.0},
@@ -270,6 +270,48 @@ def test_verify_block_has_the_law_that_block_law_says() -> None:
             counted[outcome] = counted.get(outcome, 0.0) + mass
     for outcome, mass in block_law(p, q, 3).items():
         assert counted.get(outcome, 0.0) == pytest.approx(mass, abs=0.01)
+
+
+@processors
+@masks
+def test_a_blocks_level_chances_have_the_mean_of_what_is_accepted(
+    processor: dict[str, float], masked: str
+) -> None:
+    """Over all drafts and all outcomes of a level that is examined. At one draft they need not agree."""
+    vocabulary, k = 3, 3
+    rng = np.random.default_rng(12)
+    p, q = (tree(rng, vocabulary, k, processor, grammar=who in masked) for who in "pq")
+    expected, accepted = np.zeros(k), np.zeros(k)
+    for draft in product(range(vocabulary), repeat=k):
+        laws = [p[draft[:j]] for j in range(k + 1)], [q[draft[:j]] for j in range(k)]
+        left = float(np.prod([law[token] for law, token in zip(laws[1], draft, strict=True)]))
+        for kept, own in reversed(list(enumerate([1.0, *chances(*laws, draft)]))):
+            levels = np.arange(k)
+            accepted += left * own * (levels < kept)
+            expected += left * own * (levels <= kept) * np.array(level_chances(*laws, draft))
+            left *= 1 - own
+    assert expected == pytest.approx(accepted, abs=1e-12)
+
+
+@pytest.mark.parametrize("processor", [PROCESSORS["plain"], PROCESSORS["top_k and top_p"]])
+@pytest.mark.parametrize("shape", [SHAPES["chain"], [-1, -1, 0]])
+def test_a_trees_level_chances_have_the_mean_of_what_is_accepted(
+    shape: list[int], processor: dict[str, float]
+) -> None:
+    """Chains token by token too, which are trees without siblings: all drafts, over a grid of coins for each node."""
+    rng = np.random.default_rng(13)
+    p, q = (tree(rng, 3, 3, processor) for _ in "pq")
+    coins = rng.permuted(np.tile((np.arange(400) + 0.5) / 400, (len(shape), 1)), axis=1).T
+    expected, accepted = np.zeros(3), np.zeros(3)
+    for drawn, mass in trees(q, shape, 3):
+        rows = [p[drawn.prefix(node)] for node in range(-1, len(drawn.tokens))]
+        for accept in coins:
+            path, _ = verify_tree(rows, drawn, accept, [0.5] * 4)
+            accepted[: len(path)] += mass / len(coins)
+            for level, node in enumerate([-1, *path]):
+                if node in drawn.parents:
+                    expected[level] += mass / len(coins) * level_chance(rows[node + 1], drawn, node)
+    assert expected == pytest.approx(accepted, abs=0.02)
 
 
 def _twelfths(rng: np.random.Generator) -> Law:
