@@ -1,6 +1,6 @@
 """The engine: one step reads like the paper."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -114,6 +114,7 @@ class Engine:
         sizes = sizes_up_to(self._launch.max_running * (self._launch.policy.k_max + 1))
         most_blocks = self._launch.max_running * self.pool.blocks_for(self.max_context)
         self._runner.capture(self._loaded.forward, how, sizes=sizes, most_blocks=most_blocks)
+        self.policy.reckon(replace(self.policy.costs, sizes=sizes))
         return sizes
 
     @contextmanager
@@ -175,10 +176,10 @@ class Engine:
         self._verification = verification
         self.policy.configure(policy)
 
-    def reckon(self, costs: StepCosts) -> None:
-        """Have the policy reckon with these costs, which were measured of all who may draft."""
-        self.policy.reckon(costs)
-        self.unmeasured = ()
+    def adopt(self, drafts: Mapping[str, DraftCost]) -> None:
+        """Have the policy reckon with what was measured of these proposers."""
+        self.policy.adopt(drafts)
+        self.unmeasured = tuple(each for each in self.unmeasured if each.name not in drafts)
 
     def step(self) -> StepReport:
         """schedule -> choose k -> draft -> verify -> commit -> observe."""
@@ -227,9 +228,8 @@ class Engine:
 
     def _meet(self, new: list[Proposer]) -> None:
         """Believe what new proposers say of their costs, until they are measured; keep what is known of the others."""
-        costs = self.policy.costs
-        said = {each.name: DraftCost(each.cost * costs.plain) for each in new}
-        self.policy.reckon(replace(costs, drafts={**costs.drafts, **said}))
+        plain = self.policy.costs.plain
+        self.policy.adopt({each.name: DraftCost(each.cost * plain) for each in new})
         self.unmeasured = tuple(each for each in self.proposers if each in new or each in self.unmeasured)
 
     def _schedule(self) -> Schedule:

@@ -20,12 +20,18 @@ from policies.fixed import Fixed
 if TYPE_CHECKING:
     from engine.core import Engine
 
+GoOn = Callable[[], bool]
+"""Whether to; whoever is asked may say meanwhile that the engine is alive."""
+
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
 _TIMES: Final = 4  # each step, the median of which counts; one more goes before them, for the caches
 _SLOW: Final = 0.1  # seconds of a step, from which on one time is enough
 _PROMPT: Final = 32
 _ROOM: Final = 512  # tokens of the text: it must not end before all is timed
 _SHORT, _LONG, _BROAD = (1, 1), (3, 3), (3, 12)  # (levels, tokens) of the drafts that are compared
+_LONG_PROMPT: Final = 1024  # tokens of the text by which attention is timed
+_LONG_ROOM: Final = 16
+_LONGER: Final = 256  # tokens: less is lost in the noise
 _TEXT: Final = "(measured)"
 _WORTH: Final = 0.02  # of a plain step: what a proposer says it costs, below which it is believed
 
@@ -50,23 +56,33 @@ class _EndedError(Exception):
     """The text ended before all was timed."""
 
 
+class _BrokenOffError(Exception):
+    """There is something better to do."""
+
+
 class _Bench:
     """An engine that writes a text as it is told to."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Engine", prompt: int, room: int, go_on: GoOn) -> None:
+        """room: tokens of the text, at most."""
         self._engine = engine
-        self._times = _TIMES
-        room = min(_ROOM, engine.max_context - _PROMPT)
+        self._go_on = go_on
+        self.times = _TIMES
         sampling = SamplingParams(max_tokens=room, temperature=0.0, ignore_eos=True)
-        engine.submit(Request(id=_TEXT, prompt=[0] * _PROMPT, sampling=sampling, tenant=_TEXT))
+        engine.submit(Request(id=_TEXT, prompt=[0] * prompt, sampling=sampling, tenant=_TEXT))
         while not self._step().rounds:
             pass
+
+    def end(self) -> None:
+        """So that another may begin."""
+        self._engine.cancel(_TEXT)
+        self._engine.step()
 
     def rows(self, rows: int) -> float:
         """Seconds of a step of so many."""
         shape = (rows - 1, rows - 1)
         seconds = self._timed(_Guesses.name, shape, lambda report: sum(_phases(report))) or 0.0
-        self._times = 1 if seconds > _SLOW else self._times
+        self.times = 1 if seconds > _SLOW else self.times
         return seconds
 
     def draft(self, proposer: str, shape: tuple[int, int]) -> float | None:
@@ -78,12 +94,14 @@ class _Bench:
     ) -> float | None:
         levels, tokens = shape
         with self._engine.lent(Fixed(proposer, levels, tokens if tokens > levels else 0)):
-            reports = [self._step() for _ in range(self._times + 1)]
+            reports = [self._step() for _ in range(self.times + 1)]
         if any(report.rounds[0].k < levels for report in reports):
             return None
         return median(seconds(report) for report in reports[1:])
 
     def _step(self) -> StepReport:
+        if not self._go_on():
+            raise _BrokenOffError
         report = self._engine.step()
         if any(output.finish for output in report.outputs):
             raise _EndedError
@@ -91,33 +109,64 @@ class _Bench:
 
 
 def calibrate(engine: "Engine", say: Callable[[str], None]) -> None:
-    """Time the steps of an engine that has nothing to do, and the drafts of proposers that it has no measure of; its
-    policy reckons with what they cost from then on.
-    """
+    """Time the steps and drafts of an engine that has nothing to do; its policy begins with what they cost."""
     watch = Stopwatch.start()
-    costs = measure(engine, engine.unmeasured)
+    costs = measure(engine, engine.proposers)
     if costs is not None:
         say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
-        costs = replace(costs, drafts={**engine.policy.costs.drafts, **costs.drafts})
-    engine.reckon(costs or engine.policy.costs)
+        engine.policy.reckon(replace(costs, sizes=engine.policy.costs.sizes))
+        engine.adopt(costs.drafts)
 
 
-def measure(engine: "Engine", proposers: Sequence[Proposer]) -> StepCosts | None:
-    """Costs of this engine, which must have nothing to do, with these proposers. None where it has no room for it."""
+def calibrate_new(engine: "Engine", say: Callable[[str], None], go_on: GoOn) -> None:
+    """The same for proposers that came later, unless it is broken off. What was learned of all else stays."""
+    watch, new = Stopwatch.start(), engine.unmeasured
+    try:
+        costs = measure(engine, new, rows=(1,), go_on=go_on)
+    except _BrokenOffError:
+        return
+    if costs is not None:
+        say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
+    known = engine.policy.costs if costs is None else costs
+    engine.adopt({each.name: known.draft(each.name) for each in new})
+
+
+def measure(
+    engine: "Engine",
+    proposers: Sequence[Proposer],
+    *,
+    rows: Sequence[int] = _ROWS,
+    go_on: GoOn = lambda: True,
+) -> StepCosts | None:
+    """Costs of this engine, which must have nothing to do, with these proposers.
+
+    go_on is asked before each step, and breaks off where it says no. None where the engine has no room for it.
+    """
     costly = [each for each in proposers if each.cost >= _WORTH]
     with engine.lent(Fixed("", 0), [*costly, _Guesses()]):
         try:
-            bench = _Bench(engine)
-            steps = [(rows, bench.rows(rows)) for rows in _ROWS]
-            found = {each.name: _draft_cost(bench, each, steps[0][1]) for each in costly}
+            bench = _Bench(engine, _PROMPT, min(_ROOM, engine.max_context - _PROMPT), go_on)
+            steps = [(each, bench.rows(each)) for each in rows]
+            plain = steps[0][1]
+            found = {each.name: _draft_cost(bench, each, plain) for each in costly}
+            key = _key(engine, bench, plain, go_on) if len(rows) > 1 else 0.0
         except _EndedError:
             return None
         finally:
             engine.cancel(_TEXT)
             engine.step()
-    plain = steps[0][1]
     said = {each.name: DraftCost(each.cost * plain) for each in proposers}
-    return StepCosts.measured(steps, said | found)
+    return replace(StepCosts.measured(steps, said | found), key=key)
+
+
+def _key(engine: "Engine", bench: _Bench, plain: float, go_on: GoOn) -> float:
+    """Seconds for each token more that is attended to. 0 where a long text has no room, or takes too long to read."""
+    longer = min(_LONG_PROMPT, engine.max_context - _LONG_ROOM) - _PROMPT
+    if longer < _LONGER or bench.times == 1:
+        return 0.0
+    bench.end()
+    long = _Bench(engine, _PROMPT + longer, _LONG_ROOM, go_on)
+    return max(long.rows(1) - plain, 0.0) / longer
 
 
 def in_words(costs: StepCosts) -> str:

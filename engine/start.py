@@ -12,7 +12,7 @@ from engine.available import available_bytes, mib, weights_shortage
 from engine.budget import CannotServeError, budget, require
 from engine.core import Engine
 from engine.draft.registry import load_parts
-from engine.measure import calibrate
+from engine.measure import GoOn, calibrate, calibrate_new
 from engine.model.device import unavailable_reason
 from engine.model.graphs import Capture, CudaCapture
 from engine.model.loader import load
@@ -65,10 +65,10 @@ def worth_measuring(engine: Engine) -> bool:
     return engine.memory["weights"] >= _WORTH_MEASURING
 
 
-def rest(engine: Engine, say: Say) -> None:
+def rest(engine: Engine, say: Say, go_on: GoOn) -> None:
     """There is nothing to do: time for what would disturb a step. A leaked block would else only show as slow
-    admission.
+    admission. go_on: see engine.measure; what is broken off is tried again at the next rest.
     """
     engine.check_integrity()
     if engine.unmeasured and worth_measuring(engine):
-        calibrate(engine, say)
+        calibrate_new(engine, say, go_on)

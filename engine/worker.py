@@ -63,6 +63,11 @@ class Inbox:
             found.append(self._queue.get())
         return found
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come."""
+        return self._queue.empty()
+
     def wait(self, seconds: float) -> list[ToEngine | None]:
         """The next message and all that came with it; empty when none came in time."""
         try:
@@ -125,9 +130,15 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
-            rest(engine, _log.info)
-            self._send(Idle(engine.steps, engine.kv_usage()))
+            idle = Idle(engine.steps, engine.kv_usage())
+            rest(engine, _log.info, lambda: self._is_idle(idle))
+            self._send(idle)
         return messages
+
+    def _is_idle(self, idle: Idle) -> bool:
+        """Whether there still is nothing to do; while that is measured by, the daemon must not take us for dead."""
+        self._send(idle)
+        return self._inbox.is_empty
 
     def _take(self, engine: Engine, messages: list[ToEngine | None]) -> bool:
         """Apply messages. False when it is time to end."""

@@ -11,7 +11,7 @@ For each request, in this order; the reason names what settled it last:
     probe   a draft for the evidence where there would be none (`policies.probe`)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -28,7 +28,9 @@ from policies.base import (
     RequestView,
     StepSeen,
 )
-from policies.cost import StepCosts
+from policies.cost import DraftCost, StepCosts
+from policies.cost_error import CostError
+from policies.cost_model import CostModel
 from policies.load import LoadPolicy
 from policies.picker import Picker
 from policies.probe import Probes
@@ -44,9 +46,9 @@ class Controller(Policy):
 
     def __init__(self, settings: PolicySettings, costs: StepCosts | None = None) -> None:
         """costs: of this engine on this host, as far as they are known."""
-        self._costs = costs or StepCosts()
+        self._costs = CostModel(costs or StepCosts())
         self._estimates = AcceptanceEstimates(settings.half_life, settings.prior)
-        self._picker = Picker(self._estimates, _agreed(self._costs, settings), settings)
+        self._picker = Picker(self._estimates, _agreed(self._costs.now, settings), settings)
         self._load = LoadPolicy(settings)
         self._probes = Probes(settings, self._picker)
         self._state = LoadState.FULL
@@ -59,8 +61,12 @@ class Controller(Policy):
 
     @property
     def costs(self) -> StepCosts:
-        """As they were last told to `reckon`."""
-        return self._costs
+        """As they are now, by what each step took."""
+        return self._costs.now
+
+    def cost_errors(self) -> tuple[CostError, ...]:
+        """See CostModel.error."""
+        return self._costs.error()
 
     def configure(self, settings: PolicySettings) -> None:
         """Take other settings from the next step on, keeping all that was learned.
@@ -69,14 +75,19 @@ class Controller(Policy):
         """
         self._apply(settings)
         self._estimates.configure(settings.half_life, settings.prior)
-        self._picker.configure(_agreed(self._costs, settings), settings)
+        self._picker.configure(_agreed(self._costs.now, settings), settings)
         self._load.configure(settings)
         self._probes.configure(settings)
 
     def reckon(self, costs: StepCosts) -> None:
-        """Take other costs from the next step on; those that the settings name stay."""
-        self._costs = costs
-        self._picker.configure(_agreed(costs, self._settings), self._settings)
+        """Begin with other costs from the next step on; those that the settings name stay."""
+        self._costs.begin(costs)
+        self._reckon()
+
+    def adopt(self, drafts: Mapping[str, DraftCost]) -> None:
+        """Take other costs of the drafts of some, and keep what was learned of all else."""
+        self._costs.adopt(drafts)
+        self._reckon()
 
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         """One decision per request, in order. Advances the counts of load policy and probes by one step."""
@@ -101,6 +112,8 @@ class Controller(Policy):
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
         self._load.observe(step)
+        if self._costs.observe(step):
+            self._reckon()
         self._estimates.observe([seen for seen in observations if seen.proposer != GRAMMAR])
 
     def forget(self, request: str) -> None:
@@ -112,6 +125,9 @@ class Controller(Policy):
     def class_acceptance(self) -> list[ClassAcceptance]:
         """What each class has shown."""
         return self._estimates.classes()
+
+    def _reckon(self) -> None:
+        self._picker.configure(_agreed(self._costs.now, self._settings), self._settings)
 
     def _apply(self, settings: PolicySettings) -> None:
         self._chooser = chooser(settings, self._picker)

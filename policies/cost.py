@@ -1,6 +1,7 @@
 """What a step costs, in seconds, or in any other unit that is the same for all of it.
 
 rows    the target's forward by its number of rows: its weights are read once, so that a few rows more cost little
+text    what a text that decodes adds, beside its rows: `sequence`
 key     what a token that is attended to adds, beside its row
 draft   what a proposer adds: once a step in which it drafts, for each level, for each token, and for each token of a
         text that it has to catch up on
@@ -12,11 +13,13 @@ cheap, since all of them share it.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from policies.base import StepSeen
 
 _ROW: Final = 0.02  # of a plain step: what a row costs on a host that nobody has measured
 
@@ -29,6 +32,10 @@ class DraftCost:
     fixed: float = 0.0  # for each step in which it drafts
     node: float = 0.0  # for each token, beside what its level costs
     owed: float = 0.0  # for each token that it must read before it can guess
+
+    def times(self, factor: float) -> "DraftCost":
+        """On a machine that is so many times as slow."""
+        return DraftCost(self.level * factor, self.fixed * factor, self.node * factor, self.owed * factor)
 
 
 FREE: Final = DraftCost(0.0)
@@ -46,6 +53,10 @@ class StepCosts:
     """Of those that are not there."""
     key: float = 0.0
     """For each token that is attended to."""
+    sequence: float = 0.0
+    """For each text that decodes, however many rows it has."""
+    sizes: tuple[int, ...] = ()
+    """Ascending: a step is filled up to the next of these rows, and costs what that costs; a larger one is as it is."""
 
     @classmethod
     def measured(cls, seconds: Iterable[tuple[int, float]], drafts: Mapping[str, DraftCost]) -> "StepCosts":
@@ -74,25 +85,49 @@ class StepCosts:
         """What a proposer's drafts add."""
         return self.drafts.get(proposer, self.other)
 
+    def with_drafts(self, drafts: Mapping[str, DraftCost]) -> "StepCosts":
+        """These, with other costs of the drafts of some."""
+        return replace(self, drafts={**self.drafts, **drafts})
+
+    def with_steps(self, steps: tuple[tuple[int, float], ...], *, sequence: float, key: float) -> "StepCosts":
+        """These, with other costs of the target's part."""
+        return replace(self, steps=steps, sequence=sequence, key=key)
+
     def table(self, most: int) -> NDArray[np.float64]:
-        """[most + 1]: of a step of 0, 1, ... rows without drafting, keys left out. Never falls."""
-        rows, costs = np.array([(1, self.plain), *self.steps]).T
-        slope = (costs[-1] - costs[-2]) / max(rows[-1] - rows[-2], 1.0)
-        wanted = np.arange(most + 1)
-        found: NDArray[np.float64] = np.interp(wanted, rows, costs) + slope * np.maximum(
-            wanted - rows[-1], 0.0
-        )
-        return found
+        """[most + 1]: of a step of 0, 1, ... rows without drafting, keys and sequences left out. Never falls.
+
+        Not to be written to: whoever asks gets the same.
+        """
+        return _table(self.steps, self.sizes, 1 << most.bit_length())[: most + 1]
 
     def step(self, rows: int) -> float:
         """Of a step of so many rows without drafting."""
-        for (left, low), (right, high) in pairwise(self.steps):
-            if rows <= right or right == self.steps[-1][0]:
-                return low + (high - low) * (rows - left) / (right - left)
-        return self.steps[0][1]
+        return float(self.table(rows)[rows])
+
+    def of(self, step: StepSeen) -> float:
+        """Of a whole step as it was, as if rows of prompts were like others."""
+        drafting = sum(
+            cost.fixed + each.levels * cost.level + each.tokens * cost.node + each.owed * cost.owed
+            for each, cost in ((each, self.draft(each.proposer)) for each in step.drafting)
+        )
+        return self.step(step.rows) + step.sequences * self.sequence + step.context * self.key + drafting
 
     def round(self, proposer: str, levels: int, tokens: int, requests: int = 1) -> float:
         """Of a round with such a draft, in rounds without one, where `requests` decode and all do the same."""
         draft = self.draft(proposer)
         drafting = draft.fixed + levels * draft.level + requests * tokens * draft.node if levels else 0.0
         return (self.step(requests * (1 + tokens)) + drafting) / self.step(requests)
+
+
+@lru_cache(maxsize=64)
+def _table(steps: tuple[tuple[int, float], ...], sizes: tuple[int, ...], most: int) -> NDArray[np.float64]:
+    """See StepCosts.table."""
+    first = steps[0][1]
+    rows, costs = np.array([(1, first), *steps]).T
+    slope = (costs[-1] - costs[-2]) / max(rows[-1] - rows[-2], 1.0)
+    wanted = np.arange(most + 1)
+    if sizes:
+        wanted = np.where(wanted <= sizes[-1], np.append(sizes, 0)[np.searchsorted(sizes, wanted)], wanted)
+    found: NDArray[np.float64] = np.interp(wanted, rows, costs) + slope * np.maximum(wanted - rows[-1], 0.0)
+    found.setflags(write=False)
+    return found
