@@ -1,8 +1,7 @@
 """What a draft of k tokens is expected to bring, as formulas.
 
 From Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding" (ICML 2023),
-section 3. Acceptance is the chance that a drafted token is accepted once it is examined, taken as equal at
-every position. Cost is what one drafted token adds to a step, in units of a plain decode step.
+section 3. Acceptance is the chance that a drafted token is accepted once it is examined.
 """
 
 from collections.abc import Sequence
@@ -21,19 +20,6 @@ def expected_tokens(acceptance: float, k: int) -> float:
         power *= acceptance
         total += power
     return total
-
-
-def speedup(acceptance: float, k: int, cost: float) -> float:
-    """How many times as many tokens a second as plain decoding, by which k = 0 is 1.
-
-    Theorem 3.8 there, with a cost for each row that the target verifies as well as for each token drafted.
-    """
-    return expected_tokens(acceptance, k) / (1.0 + k * cost)
-
-
-def best_k(acceptance: float, cost: float, k_max: int) -> int:
-    """The k of 0 to k_max with the highest `speedup`; of equals the smallest."""
-    return max(range(k_max + 1), key=lambda k: speedup(acceptance, k, cost))
 
 
 class Gain(NamedTuple):
@@ -74,9 +60,10 @@ def expected_by_position(acceptances: Sequence[float]) -> list[float]:
 def speedups(
     costs: StepCosts, proposer: str, acceptances: Sequence[float], *, running: int = 1, context: int = 0
 ) -> list[float]:
-    """By k: times as many tokens a second as plain decoding, where so many run and all draft k tokens.
+    """By k: how many times as many tokens a second as plain decoding, where so many run and all draft k tokens.
 
-    context: tokens that each of them attends to.
+    Theorem 3.8 there, with an acceptance for each position and a step that costs what it costs. context: tokens that
+    each request attends to.
     """
     draft = costs.draft(proposer)
     table = costs.table(running * (len(acceptances) + 1))

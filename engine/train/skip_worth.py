@@ -56,7 +56,7 @@ def best(acceptance: Sequence[float], cost: float) -> Best:
 
 
 def _speedup(acceptance: Sequence[float], k: int, cost: float) -> float:
-    """As `policies.plan.speedup`, with an acceptance for each position."""
+    """As `policies.plan.speedups`, where each row more has one cost."""
     expected = reached = 1.0
     for j in range(k):
         reached *= acceptance[min(j, len(acceptance) - 1)]

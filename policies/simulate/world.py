@@ -131,9 +131,9 @@ class _World:
                 break
             prompt.computed += taken
             prompt.missing -= taken
-        begun = [prompt for prompt in self._prompts if not prompt.missing]
-        if begun:
-            self._prompts = deque(prompt for prompt in self._prompts if prompt.missing)
+        begun = []
+        while self._prompts and not self._prompts[0].missing:  # who came first has its rows first
+            begun.append(self._prompts.popleft())
         return begun
 
     def _round(self, load: LoadView, prompts: PromptRows) -> None:

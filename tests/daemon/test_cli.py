@@ -225,6 +225,16 @@ def test_plan_marks_the_best_k(capsys: pytest.CaptureFixture[str]) -> None:
     assert "best" in rows[0]
 
 
+def test_plan_knows_that_drafts_shorten_where_many_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Test that with a profile each number running has a column and a best k of its own, the later the shorter."""
+    options = ["--profile", "gpu", "--running", "1,128", "--context", "1000"]
+    assert main(["plan", "--acceptance", "0.7,0.6,0.5", *options]) == 0
+    rows = [line.split("│")[3:5] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    few, many = ([i for i, row in enumerate(rows) if "best" in row[column]] for column in (0, 1))
+    assert len(rows) == 9
+    assert few > many > [0]
+
+
 @pytest.mark.parametrize("value", ["2", "-1", "nan", "x"])
 def test_plan_refuses_what_is_no_acceptance(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Test that a number out of range and text are refused with what is right."""

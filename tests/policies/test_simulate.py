@@ -8,7 +8,6 @@ import pytest
 from engine import scheduler
 from policies.base import Option
 from policies.cost import DraftCost, StepCosts
-from policies.plan import load_table, speedups
 from policies.settings import LoadSettings, PolicySettings
 from policies.simulate import (
     Acceptance,
@@ -199,17 +198,6 @@ def test_traces_are_sped_up_dealt_cut_and_repeated():
     assert trace.at_once().arrival.tolist() == [0] * 4
     assert trace.repeated(6).arrival.tolist() == [0, 2, 6, 9, 12, 14]
     assert trace.repeated(6).context.tolist() == [1, 2, 3, 4, 1, 2]
-
-
-def test_the_table_is_the_best_static_k_of_each_load():
-    """Whoever tries all k at every number of running requests finds no better one."""
-    rates = [0.7, 0.6, 0.5, 0.4]
-    rows = load_table(COSTS, "draft", rates, max_running=16, context=50)
-    for running in range(1, 17):
-        gains = speedups(COSTS, "draft", rates, running=running, context=50)
-        k = next(k for up_to, k in rows if running <= up_to)
-        assert gains[k] == max(gains)
-    assert rows[0][1] > rows[-1][1]
 
 
 def test_the_table_goes_by_the_number_running():
