@@ -9,16 +9,28 @@ from typing import Any, Final
 from benchmarks.claims import markdown
 from specd.bench.report import environment
 
-_TITLES: Final = {"engine": "The engine against transformers' generate", "drafts": "What drafts are worth"}
+_TITLES: Final = {
+    "engine": "The engine against transformers' generate",
+    "drafts": "What drafts are worth",
+    "traffic": "Policies on production traffic, and under noise",
+}
 
 
-def write(folder: Path, name: str, command: str, figures: Mapping[str, Any], page: Iterable[str]) -> None:
-    """`name`.json and `name`.md in the folder, which is made. page: without its title."""
+def write(
+    folder: Path,
+    name: str,
+    command: str,
+    figures: Mapping[str, Any],
+    page: Iterable[str],
+    *,
+    about: str = "demo model, bf16, CPU",
+) -> None:
+    """`name`.json and `name`.md in the folder, which is made. page: without its title. about: what was measured."""
     date = datetime.now(UTC).date().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
     document = {"command": command, "date": date, "environment": environment(), **figures}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
-    made = f"Made by `{command}` on {date}; demo model, bf16, CPU. The machine and all figures are in `{name}.json`."
+    made = f"Made by `{command}` on {date}; {about}. The machine and all figures are in `{name}.json`."
     (folder / f"{name}.md").write_text("\n".join([f"# {_TITLES[name]}", "", made, "", *page]))
 
 
