@@ -29,7 +29,8 @@ from policies.evidence import (
     PRIOR,
     Evidence,
     Floats,
-    Rows,
+    Ints,
+    expected,
     rows_of,
     shown,
     summed,
@@ -120,8 +121,11 @@ class AcceptanceEstimates:
             return
         examined = np.array([each.examined for each in seen])
         accepted = np.array([each.accepted for each in seen])
-        assert np.isin(examined - accepted, (0, 1)).all(), seen
-        own, of_own = summed(rows_of(map(self._row, seen)), shown(accepted, examined))
+        assert not ((examined - accepted) & -2).any(), seen  # 0 or 1
+        values = shown(accepted, examined)
+        if with_law := [place for place, each in enumerate(seen) if each.chances]:
+            values[with_law, 0] = expected([seen[place].chances for place in with_law])
+        own, of_own = summed(self._rows(seen), values)
         classes, of_class = summed(self._evidence.parents(own), of_own)
         self._evidence.add(own, of_own, self._half_life)
         self._evidence.add_or_doubt(classes, of_class, self._half_life * _CLASS_SPAN, self._half_life)
@@ -151,7 +155,7 @@ class AcceptanceEstimates:
         for key in self._requests.pop(request, ()):
             self._evidence.give_back(self._own.pop(key))
 
-    def _estimate(self, classes: Rows) -> None:
+    def _estimate(self, classes: Ints) -> None:
         """Of these classes and of all requests in them: what a request shares with its class moves with it."""
         self._evidence.estimate(classes, self._shrinkage)
         self._evidence.estimate(self._evidence.below(classes), self._shrinkage)
@@ -160,17 +164,21 @@ class AcceptanceEstimates:
         slot = self._classes.get((traffic_class, arm))
         return self._classes.get((OTHER_CLASSES, arm), PRIOR) if slot is None else slot
 
-    def _row(self, seen: Observation) -> int:
-        row = self._own.get((seen.request, seen.proposer, seen.grade, seen.width))
-        return self._new_row(seen) if row is None else row
+    def _rows(self, seen: Sequence[Observation]) -> Ints:
+        keys = [(each.request, each.proposer, each.grade, each.width) for each in seen]
+        rows = list(map(self._own.get, keys))
+        if None in rows:
+            rows = [
+                self._own.get(key) or self._new_row(key, each) for key, each in zip(keys, seen, strict=True)
+            ]
+        return np.array(rows)
 
-    def _new_row(self, seen: Observation) -> int:
-        arm = seen.proposer, seen.grade, seen.width
-        key = (seen.request, *arm)
+    def _new_row(self, key: _OwnKey, seen: Observation) -> int:
         keys = self._requests.setdefault(seen.request, [])
         if len(keys) >= MAX_ARMS:
             self._evidence.give_back(self._own.pop(keys.pop(0)))
         keys.append(key)
+        arm = seen.proposer, seen.grade, seen.width
         row = self._own[key] = self._evidence.take(self._class(seen.traffic_class, arm))
         return row
 

@@ -11,7 +11,8 @@ as the position before lies off its own parent's. So a class's position starts w
 text that its class's first position does not fit is not believed to fit at the second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -28,39 +29,55 @@ PRIOR: Final = 0
 """The row of the prior."""
 
 _MOST_LEVELS: Final = 63
+_FIRST: Final = np.ones(1, dtype=np.bool_)
 _FIRST_ROWS: Final = 64
 _CONTRADICTION: Final = 3.5  # standard deviations between a row's recent evidence and all of it
 _KEPT: Final = 3.0  # examined tokens of the recent evidence that are left then: it is partly of before
 _RECENT_ENOUGH: Final = 5.0  # examined tokens below which recent evidence contradicts nothing
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
-def _by_position() -> Floats:
-    """[levels, POSITIONS]: where so many levels in a row lie."""
-    counts = np.minimum(np.arange(_MOST_LEVELS + 1)[:, None], np.arange(1, POSITIONS + 1))
-    counts = np.diff(counts, axis=1, prepend=0)
-    counts[:, -1] = np.maximum(np.arange(_MOST_LEVELS + 1) - (POSITIONS - 1), 0)
-    return counts.astype(np.float64)
+def _rounds() -> Floats:
+    """[rejections, examined levels, 3, POSITIONS]: what each round that can happen shows."""
+    counts = np.zeros((_MOST_LEVELS + 2, POSITIONS))  # by levels; the last row is that of -1
+    for levels in range(1, _MOST_LEVELS + 1):
+        counts[levels, : min(levels, POSITIONS)] = 1.0
+        counts[levels, -1] = max(levels - POSITIONS + 1, 0)
+    examined = np.arange(_MOST_LEVELS + 1)
+    fades = np.maximum(counts[examined], 1.0)
+    return np.stack([np.stack([counts[examined - no], counts[examined], fades], axis=1) for no in (0, 1)])
 
 
-_LEVELS: Final = _by_position()
+_ROUNDS: Final = _rounds()
 
 
-def shown(accepted: Rows, examined: Rows) -> Floats:
+def shown(accepted: Ints, examined: Ints) -> Floats:
     """[n, 3, POSITIONS] of n rounds. A position fades by a token where nothing was examined of it: else a few unlucky
     rounds would keep drafts short of it for good, where there is nothing to learn of it.
     """
-    of_examined = _LEVELS[examined]
-    return np.stack([_LEVELS[accepted], of_examined, np.maximum(of_examined, 1.0)], axis=1)
+    return _ROUNDS[examined - accepted, examined]
 
 
-def summed(rows: Rows, values: Floats) -> tuple[Rows, Floats]:
+def expected(chances: Sequence[Sequence[float]]) -> Floats:
+    """[n, POSITIONS] of n rounds: how many tokens were to be accepted, by the chance of each examined level."""
+    lengths = np.fromiter(map(len, chances), np.int64, len(chances))
+    ends = lengths.cumsum()
+    level = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+    cell = np.repeat(np.arange(len(chances)) * POSITIONS, lengths) + np.minimum(level, POSITIONS - 1)
+    values = np.fromiter(chain.from_iterable(chances), np.float64, len(level))
+    return np.bincount(cell, values, len(chances) * POSITIONS).reshape(-1, POSITIONS)
+
+
+def summed(rows: Ints, values: Floats) -> tuple[Ints, Floats]:
     """(each row once, the sum of its values [m, ...]) of values [n, ...]."""
-    order = np.argsort(rows, kind="stable")
+    order = rows.argsort(kind="stable")
     ordered = rows[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    starts = np.flatnonzero(np.concatenate([_FIRST, ordered[1:] != ordered[:-1]]))
+    if len(starts) == len(rows):
+        return rows, values
     return ordered[starts], np.add.reduceat(values[order], starts, axis=0)
 
 
@@ -70,8 +87,8 @@ class Evidence:
     """
 
     def __init__(self) -> None:
-        self._all = np.zeros((_FIRST_ROWS, 2, POSITIONS))
-        self._recent = np.zeros((_FIRST_ROWS, 2, POSITIONS))
+        self._all = np.zeros((_FIRST_ROWS, 2, POSITIONS))  # accepted and examined
+        self._recent = np.zeros((_FIRST_ROWS, 2, POSITIONS))  # of rows that doubt
         self._parent = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self._free: list[int] = []
         self._top = PRIOR + 1  # rows ever taken
@@ -90,49 +107,52 @@ class Evidence:
         self._parent[row] = PRIOR
         self._free.append(row)
 
-    def parents(self, rows: Rows) -> Rows:
+    def parents(self, rows: Ints) -> Ints:
         """Of each row."""
         return self._parent[rows]
 
-    def below(self, parents: Rows) -> Rows:
+    def below(self, parents: Ints) -> Ints:
         """The rows that hang below any of these."""
         asked = np.zeros(self._top, dtype=np.bool_)
         asked[parents] = True
         asked[PRIOR] = False
         return np.flatnonzero(asked[self._parent[: self._top]])
 
-    def add(self, rows: Rows, values: Floats, half_life: float) -> None:
+    def add(self, rows: Ints, values: Floats, half_life: float) -> None:
         """Enter what rounds have shown. rows: each once; values: [n, 3, POSITIONS]."""
-        _enter(self._all, rows, values, half_life)
+        self._all[rows] = _entered(self._all[rows], values, half_life)
 
-    def add_or_doubt(self, rows: Rows, values: Floats, half_life: float, recent: float) -> None:
+    def add_or_doubt(self, rows: Ints, values: Floats, half_life: float, recent: float) -> None:
         """The same for rows that remember for long, until what is recent contradicts it: an arm that has become better
         or worse is another arm.
         """
-        _enter(self._all, rows, values, half_life)
-        _enter(self._recent, rows, values, recent)
-        doubted = rows[_contradicts(self._recent[rows, :, 0], self._all[rows, :, 0])]
-        if doubted.size:
-            self._recent[doubted] = _faded(self._recent[doubted])
-            self._all[doubted] = self._recent[doubted]
+        everything = _entered(self._all[rows], values, half_life)
+        lately = _entered(self._recent[rows], values, recent)
+        doubted = _contradicts(*lately[:, :, 0].T, *everything[:, :, 0].T)
+        if doubted.any():
+            lately[doubted] = everything[doubted] = _faded(lately[doubted])
+        self._all[rows], self._recent[rows] = everything, lately
 
     def assume(self, prior: float) -> None:
         """Set the prior. Every other row is to be estimated anew."""
         self.table[PRIOR] = min(max(prior, LOWEST), HIGHEST)
 
-    def estimate(self, rows: Rows, weight: float) -> None:
+    def estimate(self, rows: Ints, weight: float) -> None:
         """Make the estimates of these rows anew, with so many imagined tokens. Their parents' must be right."""
         centre = self.table[self._parent[rows]].T.copy()
         accepted, examined = self._all[rows].transpose(1, 2, 0).copy()
         examined += weight
-        found = np.empty_like(centre)
-        moved = centre[0]
-        for position in range(POSITIONS):
-            if position:
-                moved = centre[position] + (found[position - 1] - centre[position - 1])
-                moved = np.minimum(np.maximum(moved, LOWEST), HIGHEST)
-            found[position] = (accepted[position] + weight * moved) / examined[position]
-        self.table[rows] = np.minimum(np.maximum(found, LOWEST), HIGHEST).T
+        accepted /= examined
+        imagined = weight / examined
+        steps = centre[1:] - centre[:-1]
+        accepted[0] += imagined[0] * centre[0]
+        for position in range(1, POSITIONS):
+            moved = accepted[position - 1] + steps[position - 1]
+            np.maximum(moved, LOWEST, out=moved)
+            np.minimum(moved, HIGHEST, out=moved)
+            moved *= imagined[position]
+            accepted[position] += moved
+        self.table[rows] = np.minimum(np.maximum(accepted, LOWEST), HIGHEST).T
 
     def totals(self, row: int) -> tuple[float, float]:
         """(accepted, examined) over all positions."""
@@ -147,7 +167,7 @@ class Evidence:
         return self._top - 1
 
 
-def rows_of(rows: Iterable[int]) -> Rows:
+def rows_of(rows: Iterable[int]) -> Ints:
     """As an array."""
     return np.fromiter(rows, np.int64)
 
@@ -156,9 +176,11 @@ def _doubled(array: Floats) -> Floats:
     return np.concatenate([array, np.zeros_like(array)])
 
 
-def _enter(evidence: Floats, rows: Rows, values: Floats, half_life: float) -> None:
-    kept = np.exp2(values[:, 2] / -half_life)
-    evidence[rows] = evidence[rows] * kept[:, None] + values[:, :2]
+def _entered(before: Floats, values: Floats, half_life: float) -> Floats:
+    """before: [n, 2, POSITIONS]; it becomes part of the result."""
+    before *= np.exp2(values[:, 2:] * (-1 / half_life))
+    before += values[:, :2]
+    return before
 
 
 def _faded(recent: Floats) -> Floats:
@@ -166,11 +188,10 @@ def _faded(recent: Floats) -> Floats:
     return recent * (_KEPT / np.maximum(recent[:, 1:], _KEPT))
 
 
-def _contradicts(recent: Floats, everything: Floats) -> NDArray[np.bool_]:
-    """recent, everything: [n, 2], at one position."""
-    accepted, examined = recent.T
-    rate = (everything[:, 0] + 1) / (everything[:, 1] + 2)
+def _contradicts(accepted: Floats, examined: Floats, all_accepted: Floats, all_examined: Floats) -> Bools:
+    """Whether the recent evidence of a position does not go with all of it: [n] each."""
+    rate = (all_accepted + 1) / (all_examined + 2)
     noise = np.sqrt(rate * (1 - rate) * examined)
-    far: NDArray[np.bool_] = np.abs(accepted - rate * examined) > _CONTRADICTION * noise
+    far: Bools = np.abs(accepted - rate * examined) > _CONTRADICTION * noise
     far &= examined >= _RECENT_ENOUGH
     return far
