@@ -124,7 +124,7 @@ class AcceptanceEstimates:
         assert not ((examined - accepted) & -2).any(), seen  # 0 or 1
         values = shown(accepted, examined)
         if with_law := [place for place, each in enumerate(seen) if each.chances]:
-            values[with_law, 0] = expected([seen[place].chances for place in with_law])
+            values[0][:, with_law] = expected([seen[place].chances for place in with_law])
         own, of_own = summed(self._rows(seen), values)
         classes, of_class = summed(self._evidence.parents(own), of_own)
         self._evidence.add(own, of_own, self._half_life)

@@ -47,7 +47,7 @@ def test_the_estimate_converges_to_the_true_rate_under_a_changing_k_and_the_naiv
     rng = random.Random(7)
     estimates = AcceptanceEstimates(half_life=4000.0, prior=0.5)
     drafted = accepted = 0
-    for step in range(12_000):
+    for step in range(4000):
         observation = flipped(rng, rate, k=1 + step // 50 % 8)
         drafted += observation.drafted
         accepted += observation.accepted
@@ -63,10 +63,10 @@ def test_a_short_half_life_adds_noise_but_no_bias_whatever_k_is(k):
     rng = random.Random(3)
     estimates = AcceptanceEstimates(half_life=16.0, prior=0.7)
     total = 0.0
-    for _ in range(8000):
+    for _ in range(5000):
         estimates.observe([flipped(rng, 0.7, k)])
         total += rate_of(estimates)
-    assert total / 8000 == pytest.approx(0.7, abs=0.02)
+    assert total / 5000 == pytest.approx(0.7, abs=0.02)
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), max_size=20))
@@ -195,7 +195,7 @@ def test_steady_coins_contradict_nothing():
     rng = random.Random(2)
     estimates = AcceptanceEstimates(16.0, 0.6)
     learned = []
-    for _ in range(5000):
+    for _ in range(3000):
         estimates.observe([flipped(rng, 0.6, 3)])
         learned.append(rate_of(estimates, "new"))
     late = sorted(learned[500:])
