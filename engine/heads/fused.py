@@ -117,20 +117,17 @@ class FusedHead:
         Places for `nodes` tokens behind the spans must be reserved in their tables. engine.draft.tree is the
         specification.
         """
-        spans = _whole_tables(batch, memory)
-        levels, nodes, widths = torch.tensor(growths).t().contiguous()  # [B] each
-        head = self._head(memory, spans.longest + int(levels.max()))
-        said = self._room(int(widths.sum()))
+        spans, most = _whole_tables(batch, memory), max(growth.nodes for growth in growths)
+        head = self._head(memory, spans.longest + max(growth.levels for growth in growths))
+        said = self._room(sum(growth.width for growth in growths))
         rows = _Input(batch.tokens, hidden, batch.positions, batch.slots, batch.logit_rows)
-        found = torch.zeros(2, len(growths), int(nodes.max()), dtype=torch.int64)
-        counts = torch.zeros(len(growths), dtype=torch.int64)
-        asked = structures.EagleDrafts(
-            levels.data_ptr(), nodes.data_ptr(), widths.data_ptr(), found.shape[2],
-            found[0].data_ptr(), found[1].data_ptr(), counts.data_ptr(),
-        )  # fmt: skip
+        columns = [_numbers(column) for column in zip(*growths, strict=True)]
+        tokens, parents, counts = (_numbers([0] * count * len(growths)) for count in (most, most, 1))
+        levels, nodes, widths, *found = map(ctypes.addressof, [*columns, tokens, parents, counts])
+        asked = structures.EagleDrafts(levels, nodes, widths, most, *found)
         self._native.eagle_drafts(head, _step(rows, spans, said), asked)
-        tokens, parents = found.tolist()
-        return [Guesses(tokens[b][:count], parents[b][:count]) for b, count in enumerate(counts.tolist())]
+        ends = [(b * most, b * most + count) for b, count in enumerate(counts)]
+        return [Guesses(tokens[start:end], parents[start:end]) for start, end in ends]
 
     def _room(self, rows: int) -> Said:
         hidden = self._embedding.new_empty(rows, self._shape.hidden)
@@ -171,6 +168,11 @@ class FusedHead:
             self._targets.data_ptr(),
         )  # fmt: skip
         return head, layer
+
+
+def _numbers(values: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
+    """As the library takes them, in a fraction of the time that a tensor takes to be made."""
+    return (ctypes.c_int64 * len(values))(*values)
 
 
 def _step(given: _Input, spans: NativeSpans, said: Said) -> structures.EagleStep:
