@@ -323,7 +323,9 @@ class Engine:
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:
         if ending.distrusts:
-            self._memory.clear(self.pool.distrust(sequence.table.blocks))
+            suspects = self.pool.distrust(sequence.table.blocks)
+            self._memory.clear(suspects)
+            self._proposers.distrust(suspects)
         self.scheduler.remove(sequence)
         self._policy.forget(sequence.id)
         self._roster.forget(sequence.id)

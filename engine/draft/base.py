@@ -103,6 +103,13 @@ class Proposer(Protocol):
         """The request has ended: drop its state. Unknown requests are ignored."""
 
 
+class Keeper(Proposer, Protocol):
+    """A proposer that may keep keys and values of its own in the target's blocks."""
+
+    def distrust(self, blocks: Sequence[int]) -> None:
+        """A text ended in values that are no numbers, and these blocks were its alone: clear what is kept in them."""
+
+
 def drafts_for(asks: Sequence[Ask], proposer: Proposer) -> list[Draft]:
     """What a proposer answers. Asserts that each draft can be verified as it is."""
     drafts = proposer.propose(asks)

@@ -51,6 +51,7 @@ from policies.base import Option
 
 NAME: Final = "eagle"
 _LEVELS: Final = 8
+_WIDTHS: Final = (1, 2, 4)
 _CATCH_UP: Final = (
     2048  # rows that are computed in one step before drafts begin, at most: all texts wait for them
 )
@@ -109,11 +110,13 @@ class EagleProposer:
         self._runner = Runner(self._memory, head.kernels)
         self._known = None if head.targets is None else head.targets.cpu().numpy()  # [D]
         self._follower = Follower(memory.block_size)
-        self._options = tuple(Option(name, _LEVELS, width=width) for width in (1, 2, 4))
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
         """See Proposer. Nothing for a text of one token, of which nothing is understood yet."""
-        return self._options if len(sequence.tokens) > 1 else ()
+        if len(sequence.tokens) == 1:
+            return ()
+        owed = max(len(sequence.tokens) - 1 - self._start(sequence), 0)
+        return tuple(Option(self.name, _LEVELS, width=width, owed=owed) for width in _WIDTHS)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
@@ -144,6 +147,11 @@ class EagleProposer:
 
     def forget(self, request: str) -> None:
         """See Proposer. Its blocks keep what they have, for others that begin alike."""
+
+    def distrust(self, blocks: Sequence[int]) -> None:
+        """See Keeper."""
+        self._follower.forget(blocks)
+        self._memory.clear(blocks)
 
     def _caught_up(self, asks: Sequence[Ask], missed: Sequence[int]) -> list[int]:
         """Which asks can be answered now. Reads a part of the first text that has to wait: so each has its turn."""
@@ -199,7 +207,7 @@ class EagleProposer:
 
     def _start(self, sequence: Seq) -> int:
         """The first place whose row the head has not computed for this text."""
-        return max(self._follower.start(sequence), 1)
+        return max(self._follower.start(sequence), self._memory.begin)
 
     def _read(self, asks: Sequence[Ask], ends: Sequence[int]) -> Said:
         """Compute the texts' rows below these places that are missing, the last of them in any case."""

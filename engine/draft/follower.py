@@ -75,6 +75,11 @@ class Follower:
             self._fills[blocks[at + first // self._size]] = _Fill(before, tokens, after)
             before = after
 
+    def forget(self, blocks: Tokens[int]) -> None:
+        """What is in these blocks, which no other text holds, is not to be gone on from."""
+        for block in blocks:
+            self._fills.pop(block, None)
+
     def _digests(self, sequence: Sequence) -> list[bytes]:
         """Of the text's whole blocks that have a place."""
         whole = min(len(sequence.tokens) // self._size, len(sequence.table.blocks))

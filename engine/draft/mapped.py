@@ -61,13 +61,28 @@ class MappedTokens:
         self._shared = shared
         self._pool = BlockPool(blocks, block_size)
         self._texts: dict[str, _Text] = {}  # those read last come last
+        self._granted: dict[str, int] = {}  # blocks of those that were drafted for last
+        self._closed = True  # whether the next text to be opened begins another round
 
     def length(self, sequence: Sequence) -> int:
         """See Reader."""
         return len(self._read(sequence).tokens)
 
+    def owed(self, sequence: Sequence) -> int:
+        """See Reader."""
+        text = self._read(sequence)
+        return len(text.tokens) - 1 - text.start if text.tokens else 0
+
+    def room(self, sequence: Sequence, most: int) -> int:
+        """See Reader. Those that were drafted for last keep what they have: who came later would find no room."""
+        others = self._in_use - self._granted.get(sequence.id, 0)
+        return min(most, (self._pool.total - others) * self._pool.block_size)
+
     def open(self, sequence: Sequence, room: int) -> Reading | None:
         """See Reader. Takes the places of texts that were not asked for lately."""
+        if self._closed:
+            self._granted.clear()
+            self._closed = False
         text = self._read(sequence)
         self._texts[sequence.id] = self._texts.pop(sequence.id)
         if not text.tokens:
@@ -79,6 +94,7 @@ class MappedTokens:
             text.table.release()  # what is kept of a text that gets no draft would only keep others from theirs
             text.end, text.guesses, text.busy = 0, [], False
             return None
+        self._granted[sequence.id] = len(text.table.blocks)
         return Reading(text.table, start, text.tokens[start:])
 
     def close(self, sequence: Sequence, end: int, drafted: Tokens[int]) -> None:
@@ -87,12 +103,22 @@ class MappedTokens:
         text.end = min(end, len(text.tokens))
         text.guesses = [self._shared.named(token, otherwise=0) for token in drafted[: end - text.end]]
         text.busy = False
+        self._closed = True
 
     def forget(self, text: str) -> None:
         """See Reader."""
+        self._granted.pop(text, None)
         found = self._texts.pop(text, None)
         if found is not None:
             found.table.release()
+
+    def distrust(self, blocks: Tokens[int]) -> list[int]:  # noqa: ARG002
+        """See Reader. It reads nothing of the target's but its text, in places that the target's say nothing about."""
+        return []
+
+    @property
+    def _in_use(self) -> int:
+        return sum(self._granted.values())
 
     def _read(self, sequence: Sequence) -> _Text:
         """The text up to date."""

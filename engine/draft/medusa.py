@@ -105,6 +105,9 @@ class MedusaProposer:
     def forget(self, request: str) -> None:
         """See Proposer. There is no state to drop."""
 
+    def distrust(self, blocks: Sequence[int]) -> None:
+        """See Keeper. The features that it reads are cleared with the target's keys."""
+
 
 def _chains(asks: Sequence[Ask], logits: Tensor) -> list[Draft]:
     """logits: [heads, B, V]."""

@@ -17,6 +17,7 @@ from engine.draft.reading import Reader, Reading
 from engine.draft.shape import MOST_NODES
 from engine.draft.tree import Grown, Likeliest, by_shape, grow_trees, likeliest
 from engine.draft.vocabulary import Vocabulary
+from engine.kv.memory import KVMemory
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.sequence import Sequence as Seq
@@ -35,27 +36,32 @@ class ModelProposer:
     def __init__(
         self,
         draft: LoadedModel,
-        runner: Runner,
+        memory: KVMemory,
         reader: Reader,
         vocabulary: Vocabulary,
         *,
         cost: float,
         catch_up: int,
     ) -> None:
-        """runner: over the draft's own memory. catch_up: rows in a step for texts that the draft is far behind of."""
+        """memory: the draft's own. catch_up: rows in a step for texts that the draft is far behind of."""
         self._draft = draft
-        self._runner = runner
+        self._memory = memory
+        self._runner = Runner(memory, draft.kernels)
         self._reader = reader
         self._vocabulary = vocabulary
         self._catch_up = catch_up
         self.cost = cost
 
     def options(self, sequence: Seq) -> tuple[Option, ...]:
-        """See Proposer. As far as the draft's own context reaches."""
-        room = self._draft.reach - self._reader.length(sequence)
-        if room <= 0:
+        """See Proposer. As far as the draft's own context reaches, and what places there are for its keys."""
+        length = self._reader.length(sequence)
+        places = self._reader.room(sequence, length + MOST_NODES) - length
+        levels = min(places, self._draft.reach - length)
+        if levels <= 0:
             return ()
-        return tuple(Option(self.name, min(room, MOST_NODES), width=width) for width in _WIDTHS)
+        owed = self._reader.owed(sequence)
+        widths = _WIDTHS if places == MOST_NODES else (1,)  # each node of a tree wants a place of its own
+        return tuple(Option(self.name, levels, width=width, owed=owed) for width in widths)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer. A pass for each level, the first one over all that is new in the texts."""
@@ -76,6 +82,10 @@ class ModelProposer:
     def forget(self, request: str) -> None:
         """See Proposer."""
         self._reader.forget(request)
+
+    def distrust(self, blocks: Sequence[int]) -> None:
+        """See Keeper."""
+        self._memory.clear(self._reader.distrust(blocks))
 
     def _read(self, parts: Sequence[tuple[Ask, Reading, int]]) -> None:
         """So many rows of these texts, which are not read to their ends yet."""

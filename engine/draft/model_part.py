@@ -56,7 +56,7 @@ class ModelPart:
         cost = draft.weight_bytes / self.target.weight_bytes  # a step of few rows is as long as its weights
         return ModelProposer(
             draft,
-            Runner(own, draft.kernels),
+            own,
             reader,
             vocabulary,
             cost=cost,

@@ -33,6 +33,12 @@ class Reader(Protocol):
     def length(self, sequence: Sequence) -> int:
         """Of the text, in the draft's tokens. Asked in every step: cheap."""
 
+    def owed(self, sequence: Sequence) -> int:
+        """Of the draft's tokens, those to read before the text's last one. Asked in every step: cheap."""
+
+    def room(self, sequence: Sequence, most: int) -> int:
+        """Places that the text and guesses behind it could have now, `most` at most. Asked in every step: cheap."""
+
     def open(self, sequence: Sequence, room: int) -> Reading | None:
         """What is new in the text. It is about to be written, and guesses in as much room behind it. None: no room."""
 
@@ -41,6 +47,11 @@ class Reader(Protocol):
 
     def forget(self, text: str) -> None:
         """The text has ended. Unknown ones are ignored."""
+
+    def distrust(self, blocks: Tokens[int]) -> list[int]:
+        """A text whose alone these blocks of the target's were has failed. Returns the blocks of the draft's own memory
+        that belong to them, and what was known of them is forgotten.
+        """
 
 
 class SameTokens:
@@ -54,12 +65,18 @@ class SameTokens:
         """See Reader."""
         return len(sequence.tokens)
 
+    def owed(self, sequence: Sequence) -> int:
+        """See Reader."""
+        return max(len(sequence.tokens) - 1 - self._start(sequence), 0)
+
+    def room(self, sequence: Sequence, most: int) -> int:  # noqa: ARG002
+        """See Reader. It is reserved with the target's."""
+        return most
+
     def open(self, sequence: Sequence, room: int) -> Reading:
         """See Reader. Room was reserved with the target's."""
         length = len(sequence.tokens)
-        start = min(self._follower.start(sequence), length - 1)  # the last row's logits are wanted
-        if start < sequence.table.source:
-            start = 0  # an encoder sees its whole prompt
+        start = min(self._start(sequence), length - 1)  # the last row's logits are wanted
         self._follower.write(sequence, start, length + room)
         return Reading(sequence.table, start, self._vocabulary.to_draft(sequence.tokens[start:]))
 
@@ -69,3 +86,13 @@ class SameTokens:
 
     def forget(self, text: str) -> None:
         """See Reader. Its blocks keep what they have, for others that begin alike."""
+
+    def distrust(self, blocks: Tokens[int]) -> list[int]:
+        """See Reader. They have the same numbers."""
+        self._follower.forget(blocks)
+        return list(blocks)
+
+    def _start(self, sequence: Sequence) -> int:
+        """The first position to compute; an encoder sees its whole prompt."""
+        start = self._follower.start(sequence)
+        return 0 if start < sequence.table.source else start

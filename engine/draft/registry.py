@@ -1,12 +1,12 @@
 """Proposers by name: what each needs beside the target, and how it is made."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from engine.api import DraftKind, DraftSettings
 from engine.draft import eagle, medusa, mtp
-from engine.draft.base import Proposer
+from engine.draft.base import Keeper, Proposer
 from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
 from engine.draft.layer_skip import LayerSkipProposer, default_skip
@@ -34,7 +34,7 @@ class Part(Protocol):
     def reads(self) -> Reads | None:
         """What is to be kept of the target's forward for it."""
 
-    def proposer(self, memory: KVMemory, runner: Runner) -> Proposer:
+    def proposer(self, memory: KVMemory, runner: Runner) -> Keeper:
         """Made once. memory, runner: the target's; a cache of its own has as many blocks, under the same tables."""
 
 
@@ -120,8 +120,13 @@ class Proposers:
         """Those that the settings name, in that order. Raises DraftSettingsError."""
         made = {kind: self._make(kind, settings) for kind in settings.kinds if kind in _MAKERS}
         self._of_settings = made
-        proposers = self._of_parts | {kind: proposer for kind, (_, proposer) in made.items()}
+        proposers = {**self._of_parts, **{kind: proposer for kind, (_, proposer) in made.items()}}
         return Roster([proposers[kind] for kind in settings.kinds if kind != "none"])
+
+    def distrust(self, blocks: Sequence[int]) -> None:
+        """See Keeper. Those who do not draft now keep what they have too."""
+        for keeper in self._of_parts.values():
+            keeper.distrust(blocks)
 
     def _make(self, kind: DraftKind, settings: DraftSettings) -> tuple[list[object], Proposer]:
         """A proposer and the settings that it was made of: the one there is, if these are the same."""

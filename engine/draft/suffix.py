@@ -122,15 +122,27 @@ class _Lookup:
             self._guess = self._look(factor) if self.catch_up(_CATCH_UP) else _NOTHING
         return self._guess
 
-    def catch_up(self, most: int | None = None) -> bool:
+    def catch_up(self, most: int) -> bool:
         """Take in what was added to the text, at most so many tokens. Whether that was all."""
         tokens, start = self._sequence.tokens, self._known
-        self._known = len(tokens) if most is None else min(len(tokens), start + most)
+        self._known = min(len(tokens), start + most)
         self._own.extend(self._text, tokens[start : self._known])
-        if self._history is not None:
-            generated = len(self._sequence.request.prompt) - LONGEST  # and the prompt's end, to be found by
-            self._history.extend(self._line, tokens[max(start, generated, 0) : self._known])
+        self._remember(start, self._known)
         return self._known == len(tokens)
+
+    def finish(self, most: int) -> None:
+        """Let the history have what it lacks of the text, at most so many tokens: others wait for it."""
+        generated = max(self._known, self._generated)
+        self._remember(generated, generated + most)
+
+    @property
+    def _generated(self) -> int:
+        """Where what the history keeps begins: with the prompt's end, to be found by."""
+        return max(len(self._sequence.request.prompt) - LONGEST, 0)
+
+    def _remember(self, start: int, end: int) -> None:
+        if self._history is not None:
+            self._history.extend(self._line, self._sequence.tokens[max(start, self._generated) : end])
 
     def _look(self, factor: float) -> _Guess:
         found = _found(self._own, self._text, factor)
@@ -176,10 +188,12 @@ class SuffixProposer:
         return [self._draft(ask) for ask in asks]
 
     def forget(self, request: str) -> None:
-        """See Proposer. What the text has more by now goes into the history."""
+        """See Proposer. What the text has more by now goes into the history: a round's tokens, or of a text that nobody
+        looked into the first part.
+        """
         lookup = self._lookups.pop(request, None)
-        if lookup is not None and self.history is not None:
-            lookup.catch_up()
+        if lookup is not None:
+            lookup.finish(_CATCH_UP)
 
     def _draft(self, ask: Ask) -> Draft:
         guess = self._lookup(ask.sequence).guess(self._factor)

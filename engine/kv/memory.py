@@ -78,7 +78,7 @@ class KVMemory:
         for store in self._stores:
             store.index_copy_(0, targets, store.index_select(0, sources))
 
-    def clear(self, blocks: list[int]) -> None:
+    def clear(self, blocks: Sequence[int]) -> None:
         """Zero these blocks, all layers: after a fault they may hold what is not a number."""
         slots = [slot for b in blocks for slot in range(b * self.block_size, (b + 1) * self.block_size)]
         for store in self._stores:

@@ -1,8 +1,11 @@
 """Where a text ends: end of sequence, stop strings and lengths inside an accepted prefix; refusals and cancels."""
 
 import pytest
+from msgspec import structs
 
+from engine.api import DraftKind
 from engine.core import Engine
+from policies.settings import PolicySettings
 from tests.engine.conftest import MakeEngine, finish, generate, request
 from tests.tiny import VOCABULARY, make_tokenizer
 
@@ -209,3 +212,23 @@ def test_what_a_fault_leaves_in_the_kv_reaches_nobody(
     assert generate(engine, request("bad", PROMPT * 6))["bad"].finish == "error"
     monkeypatch.setattr(engine._runner, "run", run)
     assert generate(engine, request("a", PROMPT * 4))["a"].tokens == wanted
+
+
+@pytest.mark.parametrize("kinds", [("eagle",), ("none",)])
+def test_what_a_fault_leaves_in_the_keys_of_a_head_reaches_nobody(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, kinds: tuple[DraftKind, ...]
+) -> None:
+    """Whether or not it drafts when the fault comes."""
+    engine = make_engine("eagle", kv_bytes=1 << 16)
+    (head,) = engine._roster.proposers
+    engine.configure(PolicySettings(), structs.replace(engine._draft_settings, kinds=kinds))
+
+    def poisoned(forward, batch, taps):
+        for store in head._memory._stores:
+            store[batch.slots] = float("nan")
+        return run(forward, batch, taps) * float("nan")
+
+    run = engine._runner.run
+    monkeypatch.setattr(engine._runner, "run", poisoned)
+    assert generate(engine, request("bad", PROMPT * 6))["bad"].finish == "error"
+    assert all(store.isfinite().all() for store in head._memory._stores)

@@ -105,3 +105,14 @@ def test_accepted_guesses_are_kept_and_rejected_ones_are_not() -> None:
     sequence.extend([0])
     sequence.commit(9)
     assert follower.start(sequence) == 9
+
+
+def test_what_is_forgotten_of_some_blocks_is_read_anew_from_the_first_of_them_on() -> None:
+    desk = Desk(blocks=9, block_size=3, max_running=1, rows=64)
+    follower = Follower(3)
+    sequence = Sequence(request("a", list(range(13)), max_tokens=20), desk.pool, None)
+    sequence.table.reserve(14)
+    follower.reached(sequence, 13)
+    assert follower.start(sequence) == 13
+    follower.forget(sequence.table.blocks[2:])
+    assert follower.start(sequence) == 6

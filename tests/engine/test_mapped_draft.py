@@ -100,12 +100,15 @@ def test_places_go_to_the_texts_asked_for_last_and_are_never_taken_from_one_that
     shared = SharedTokens(make_tokenizer(), make_tokenizer(), target_size=KNOWN, draft_size=KNOWN)
     reader, pool = MappedTokens(shared, blocks=4, block_size=4), BlockPool(20, 4)
     a, b = (Sequence(request(name, [7] * 9), pool, None) for name in ("a", "b"))
+    assert reader.room(b, 99) == 16
     first = reader.open(a, 3)
     assert first is not None
     assert (first.start, len(first.fresh), first.end) == (0, 9, 9)
     assert reader.open(b, 3) is None
+    assert (reader.room(b, 99), reader.room(a, 99)) == (4, 16)
     reader.close(a, 11, [8, 9, 10])
     a.extend([8, 20])
+    assert (reader.owed(a), reader.owed(b)) == (0, 8)  # of a, the accepted guess was read
     again = reader.open(a, 1)
     assert again is not None
     assert (again.start, again.fresh) == (10, [20])  # the accepted guess is there, the rejected one is not
@@ -120,3 +123,24 @@ def test_places_go_to_the_texts_asked_for_last_and_are_never_taken_from_one_that
     reader.forget("a")
     reader.forget("a")
     assert reader.open(b, 7) is not None
+
+
+def test_a_text_without_room_is_not_offered_for_until_there_is_some(
+    tiny: LoadedModel, tmp_path: Path
+) -> None:
+    """An empty draft shows nothing, so a policy would choose it again and again."""
+    other = give_tokenizer(make_model_dir(tmp_path, seed=3, vocab_size=340), make_other_tokenizer())
+    memory = KVMemory(tiny.shapes, 8, 4, torch.float32, CPU)
+    proposer = mapped(tiny, other).proposer(memory, Runner(memory))
+    pool = BlockPool(20, 4)
+    texts = [Sequence(request(name, COPY), pool, None) for name in ("a", "b")]
+    for text in texts:
+        text.table.reserve(len(COPY) + 8)
+    for text in texts:
+        (chain,) = proposer.options(text)  # a tree would want a place for each of its nodes
+        assert (chain.k, chain.width, chain.owed) == (32 - len(COPY), 1, len(COPY) - 1)
+    drafts = proposer.propose([Ask(text, 2, 2) for text in texts])
+    assert [len(draft.tokens) for draft in drafts] == [2, 0]
+    assert [len(proposer.options(text)) for text in texts] == [1, 0]
+    proposer.forget("a")
+    assert proposer.options(texts[1])

@@ -115,6 +115,19 @@ def test_a_long_prompt_is_taken_in_bit_by_bit() -> None:
     assert suffix.options(text) == (Option("suffix", 16, grade=4),)
 
 
+def test_the_end_of_a_text_that_nobody_looked_into_waits_for_a_part_of_it_alone() -> None:
+    """Its first part goes into the history, however long it became."""
+    suffix = proposer(suffix_across="all", suffix_bytes=1 << 20)
+    text = sequence("Q:" * 5000, "long")
+    suffix.options(text)
+    say(text, "abcdefgh" + "x" * 5000 + "ijklmnop")
+    suffix.forget("long")
+    other = sequence("so abcd", "other")
+    assert draft(suffix, other, 4) == "efgh"
+    say(other, " and then ijkl")
+    assert draft(suffix, other, 4) != "mnop"
+
+
 def test_forgetting_drops_what_is_kept_of_a_text() -> None:
     suffix = proposer()
     suffix.options(sequence("abab"))
