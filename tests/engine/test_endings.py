@@ -1,5 +1,7 @@
 """Where a text ends: end of sequence, stop strings and lengths inside an accepted prefix; refusals and cancels."""
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 
@@ -27,10 +29,7 @@ def test_end_of_sequence_inside_an_accepted_prefix_discards_the_rest(certain: En
     whole = text_of(certain)
     # commits of 6: a new token within the first accepted run, but not at its end
     end = next(token for at, token in enumerate(whole[:5]) if at >= 2 and token not in whole[:at])
-    certain._loaded = certain._loaded.__class__(
-        **{f: getattr(certain._loaded, f) for f in certain._loaded.__dataclass_fields__}
-        | {"end_tokens": frozenset([end])}
-    )
+    certain._entrance._loaded = replace(certain._loaded, end_tokens=frozenset([end]))
     output = generate(certain, request("a", PROMPT, ignore_eos=False))["a"]
     assert output.tokens == whole[: whole.index(end) + 1]
     assert output.finish == "stop"
