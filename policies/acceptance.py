@@ -98,6 +98,8 @@ class AcceptanceEstimates:
         self._requests: dict[str, list[_OwnKey]] = {}
         self._classes: dict[ClassKey, int] = {}
         self._class_rows: set[int] = {PRIOR}
+        self.changes = 0
+        """Grows whenever `slot` may say something else than before."""
         self.configure(half_life, prior)
 
     @property
@@ -152,8 +154,10 @@ class AcceptanceEstimates:
 
     def forget(self, request: str) -> None:
         """Drop a request's own evidence; its class keeps what it learned."""
-        for key in self._requests.pop(request, ()):
+        keys = self._requests.pop(request, [])
+        for key in keys:
             self._evidence.give_back(self._own.pop(key))
+        self.changes += bool(keys)
 
     def _estimate(self, classes: Ints) -> None:
         """Of these classes and of all requests in them: what a request shares with its class moves with it."""
@@ -180,6 +184,7 @@ class AcceptanceEstimates:
         keys.append(key)
         arm = seen.proposer, seen.grade, seen.width
         row = self._own[key] = self._evidence.take(self._class(seen.traffic_class, arm))
+        self.changes += 1
         return row
 
     def _class(self, traffic_class: str, arm: Arm) -> int:

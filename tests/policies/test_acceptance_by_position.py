@@ -231,6 +231,20 @@ def test_a_request_begins_with_its_classs_slot_and_a_class_with_the_priors():
     assert shown.by_position == tuple(estimates.table[of_class])
 
 
+def test_slots_are_what_they_were_while_the_count_of_changes_is():
+    """Or what was looked up once would have to be looked up in every step."""
+    rng = random.Random(6)
+    estimates, known, count = AcceptanceEstimates(HALF_LIFE, PRIOR), [], -1
+    for _ in range(300):
+        estimates.observe([a_round(rng, 2, request=f"r{rng.randrange(20)}", traffic_class=rng.choice("ab"))])
+        if rng.random() < 0.2:
+            estimates.forget(f"r{rng.randrange(20)}")
+        slots = [estimates.slot(f"r{number}", name, ARM) for number in range(20) for name in "ab"]
+        assert slots == known or estimates.changes > count
+        known, count = slots, estimates.changes
+    assert estimates.changes < 200
+
+
 def test_a_class_of_many_requests_in_a_step_learns_as_from_one_after_the_other():
     """What comes in at once enters at once: within what the decay between the first and the last would make of it."""
     together, apart = (AcceptanceEstimates(HALF_LIFE, PRIOR) for _ in range(2))
