@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from policies.base import GRAMMAR, LoadState
+from policies.cost_error import CostError
 from policies.settings import PolicySettings
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -213,6 +214,8 @@ class StepReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     outputs: list[Output]
     preempted: int = 0
     """Running texts that gave up their blocks in this step, to be computed anew."""
+    cost_errors: tuple[CostError, ...] = ()
+    """How well the policy foresees what steps take; told now and then."""
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from engine.api import Idle, KVUsage, Ready, Request, Round, StepReport
 from policies.base import LoadState
+from policies.cost_error import CostError
 from specd.alerts.manager import AlertManager
 from specd.restarts import Death
 from specd.telemetry.prometheus import Metrics
@@ -55,6 +56,7 @@ class Ledger:
         self.waiting = 0
         self.load_state = LoadState.FULL
         self.kv: KVUsage | None = None
+        self._cost_errors: tuple[CostError, ...] = ()
         self._rounds: deque[tuple[int, Round]] = deque(maxlen=_REMEMBERED)
         self._classes: dict[str, PooledAcceptance] = defaultdict(PooledAcceptance)
 
@@ -69,6 +71,7 @@ class Ledger:
         """Note how things stand."""
         self.running, self.waiting = report.running, report.waiting
         self.load_state, self.kv = report.load_state, report.kv
+        self._cost_errors = report.cost_errors or self._cost_errors
         for one in report.rounds:
             self._rounds.append((report.step, one))
             of_class = self._classes[one.traffic_class]
@@ -88,6 +91,10 @@ class Ledger:
     def acceptance(self) -> dict[str, float | None]:
         """Examined acceptance by class, over all who drafted; None where nothing was examined."""
         return {name: _number(found.value) for name, found in self._classes.items()}
+
+    def cost_errors(self) -> dict[str, dict[str, float]]:
+        """How far off the policy's predictions of a step's time were lately, by rows of the step."""
+        return {e.rows: {"median": round(e.median, 4), "p90": round(e.p90, 4)} for e in self._cost_errors}
 
     def decisions(self, limit: int) -> Iterator[dict[str, Any]]:
         """The last rounds, newest first."""

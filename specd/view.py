@@ -67,6 +67,7 @@ class View:
             "load": self._load(),
             "kv": None if self.ledger.kv is None else structs.asdict(self.ledger.kv),
             "acceptance": self.ledger.acceptance(),
+            "step_cost_error": self.ledger.cost_errors(),
             "alerts": self.alert_manager.counts(),
             "config": self._config(),
         }

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import GRAMMAR, LoadState, Reason
+from policies.cost_error import CostError
 from specd.telemetry.tally import (
     MAX_POSITIONS,
     STEP_BOUNDS,
@@ -65,6 +66,7 @@ class Metrics:
         self._goodput = Rate()
         self._times = TokenTimes()
         self._load_state = LoadState.FULL
+        self._cost_errors: tuple[CostError, ...] = ()
         self._running = self._waiting = 0
         self._kv: KVUsage | None = None
         self._preempted = 0
@@ -85,6 +87,7 @@ class Metrics:
         self._goodput.add(report.committed, now)
         self._load_state = report.load_state
         self._preempted += report.preempted
+        self._cost_errors = report.cost_errors or self._cost_errors
         self._running, self._waiting = report.running, report.waiting
         self._kv = report.kv
 
@@ -210,6 +213,12 @@ class Metrics:
         )
         yield _gauge(
             "specd_load_state", "What the load policy allows: 0 full, 1 shrunk, 2 off.", int(self._load_state)
+        )
+        yield _gauges(
+            "specd_step_cost_error",
+            "How far off the policy's predictions of a step's time were lately: |ln(seen / predicted)|, by rows.",
+            ("rows", "statistic"),
+            [((e.rows, q), x) for e in self._cost_errors for q, x in (("median", e.median), ("p90", e.p90))],
         )
         yield _gauges(
             "specd_acceptance",

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api import Idle, KVUsage, Output, PhaseSeconds, Round, StepReport
 from policies.base import LoadState, Reason
+from policies.cost_error import CostError
 from specd.observers import Ledger
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.tally import Acceptance, Rate
@@ -28,7 +29,15 @@ def a_round(request="r", *, traffic_class="chat", proposer="ngram", k=4, drafted
 
 
 def a_step(
-    rounds=(), outputs=(), *, committed=0, running=1, waiting=0, load_state=LoadState.FULL, preempted=0
+    rounds=(),
+    outputs=(),
+    *,
+    committed=0,
+    running=1,
+    waiting=0,
+    load_state=LoadState.FULL,
+    preempted=0,
+    cost_errors=(),
 ):
     return StepReport(
         step=1,
@@ -43,6 +52,7 @@ def a_step(
         rounds=list(rounds),
         outputs=list(outputs),
         preempted=preempted,
+        cost_errors=cost_errors,
     )
 
 
@@ -72,6 +82,7 @@ def a_full_set():
     metrics.request_started("r", 10.0)
     for now in (11.0, 11.5):
         metrics.observe_step(a_step([a_round()], [Output(id="r", tokens=[1, 2])], committed=2), now)
+    metrics.observe_step(a_step(running=0, cost_errors=(CostError("all", 0.03, 0.1, 9),)), 11.5)
     return metrics
 
 
@@ -84,6 +95,7 @@ CONTRACT = {
     "specd_draft_length": "histogram",
     "specd_policy_decisions": "counter",
     "specd_load_state": "gauge",
+    "specd_step_cost_error": "gauge",
     "specd_running_requests": "gauge",
     "specd_waiting_requests": "gauge",
     "specd_step_seconds": "histogram",
@@ -269,6 +281,17 @@ def test_load_is_that_of_the_last_word_from_the_engine():
     metrics.observe_idle(Idle(step=2, kv=KVUsage(free=100, used=0)))
     assert value(metrics, "specd_running_requests") == 0
     assert value(metrics, "specd_kv_blocks", state="used") == 0
+
+
+def test_the_error_of_predicted_steps_stays_until_the_next_word_of_it():
+    """The engine tells of it now and then; status shows the same."""
+    metrics, ledger = Metrics(version="1"), Ledger()
+    for told in ((CostError("all", 0.03, 0.1, 9), CostError("2-4", 0.04, 0.2, 9)), ()):
+        metrics.observe_step(a_step(cost_errors=told), 0.0)
+        ledger.step(a_step(cost_errors=told))
+    assert value(metrics, "specd_step_cost_error", rows="all", statistic="median") == 0.03
+    assert value(metrics, "specd_step_cost_error", rows="2-4", statistic="p90") == 0.2
+    assert ledger.cost_errors()["2-4"] == {"median": 0.04, "p90": 0.2}
 
 
 def test_preemptions_add_up():
