@@ -67,12 +67,12 @@ def speedups(
     """
     draft = costs.draft(proposer)
     table = costs.table(running * (len(acceptances) + 1))
-    attending = costs.key * running * context
-    plain = float(table[running]) + attending
+    beside = running * (costs.key * context + costs.sequence)
+    plain = float(table[running]) + beside
     found = []
     for k, tokens in enumerate(expected_by_position(acceptances)):
         drafting = draft.fixed + k * draft.level + running * k * draft.node if k else 0.0
-        found.append(tokens * plain / (float(table[running * (1 + k)]) + attending + drafting))
+        found.append(tokens * plain / (float(table[running * (1 + k)]) + beside + drafting))
     return found
 
 

@@ -1,6 +1,7 @@
 """What serves the requests: its costs, and what of the scheduler decides who is in a step."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +36,11 @@ class Machine:
     def most_rows(self) -> int:
         """Of a step without drafts."""
         return self.max_batch_tokens + self.max_running
+
+    def padding(self, rows: int) -> int:
+        """Rows that a step of so many is filled up with."""
+        sizes = self.costs.sizes
+        return sizes[bisect_left(sizes, rows)] - rows if sizes and rows <= sizes[-1] else 0
 
     def prompt_rows(self, decoding: int) -> "PromptRows":
         """What a step in which so many decode has for prompts."""
@@ -92,9 +98,9 @@ def mistaken(costs: StepCosts, by: float, seed: int) -> StepCosts:
     def wrong(cost: float) -> float:
         return cost * float(rng.uniform(1 - by, 1 + by))
 
-    steps = [(rows, wrong(cost)) for rows, cost in costs.steps]
+    steps = StepCosts.measured([(rows, wrong(cost)) for rows, cost in costs.steps], {}).steps
     drafts = {
         name: DraftCost(wrong(cost.level), wrong(cost.fixed), wrong(cost.node), wrong(cost.owed))
         for name, cost in costs.drafts.items()
     }
-    return replace(StepCosts.measured(steps, drafts), key=wrong(costs.key))
+    return replace(costs, steps=steps, drafts=drafts, key=wrong(costs.key), sequence=wrong(costs.sequence))

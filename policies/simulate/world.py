@@ -79,7 +79,7 @@ class _World:
         self._machine, self._texts, self._contender = machine, texts, contender
         self._draft = machine.costs.draft(machine.proposer)
         self._costs = machine.costs.table(machine.most_rows + machine.max_running * texts.k_max)
-        self._key = machine.costs.key
+        self._key, self._sequence = machine.costs.key, machine.costs.sequence
         self._jitter = jitter
         self._prompts: deque[_Prompt] = deque()
         self._state = np.zeros((5, machine.max_running), dtype=np.int64)
@@ -166,9 +166,10 @@ class _World:
         """Let the time of a step pass: (of its drafts, of all of it)."""
         draft = self._draft
         drafted = draft.fixed + draft.level * work.levels + draft.node * work.tokens if work.drafting else 0.0
-        attending = self._key * work.context + self._machine.prompt_key * work.prompts.attended
+        beside = self._key * work.context + self._machine.prompt_key * work.prompts.attended
+        beside += self._sequence * work.sequences
         factor = self._jitter.of(self.ledger.steps)
-        seconds = (float(self._costs[work.rows]) + attending + drafted) * factor
+        seconds = (float(self._costs[work.rows]) + beside + drafted) * factor
         self.now += seconds
         return drafted * factor, seconds
 
@@ -180,13 +181,14 @@ class _World:
         self.ledger.count(k)
 
     def _seen(self, work: _Work, committed: int, drafted: float, seconds: float) -> StepSeen:
+        padding = self._machine.padding(work.rows)
         drafting = Drafting(self._machine.proposer, drafted, work.drafting, work.levels, work.tokens)
         return StepSeen(
             now=self.now,
             seconds=seconds,
-            rows=work.rows,
+            rows=work.rows + padding,
             prefill_rows=work.prompts.rows,
-            padding=0,
+            padding=padding,
             sequences=work.sequences,
             context=work.context,
             committed=committed,
@@ -233,7 +235,7 @@ class _World:
         state = self._state[:, : self._decoding]
         rounds = np.arange(int(state[_LEFT].min()))
         contexts = self._context + self._decoding * rounds
-        plain = self._costs[self._decoding] + self._key * contexts
+        plain = self._costs[self._decoding] + self._sequence * self._decoding + self._key * contexts
         lengths = plain * self._jitter.of_each(self.ledger.steps + rounds)
         if self._arrived < len(self._arrivals) and self._running < self._machine.max_running:
             until = self._arrivals[self._arrived] - self.now

@@ -54,8 +54,10 @@ def test_expected_tokens_by_position_are_the_mean_over_all_outcomes_of_a_round(a
 
 
 def test_a_speedup_counts_rows_of_all_who_run_their_passes_and_what_they_attend_to():
-    table = StepCosts(((1, 1.0), (5, 2.0), (9, 4.0)), {"d": DraftCost(0.1, 0.2, 0.01)}, key=0.001)
-    plain, drafting = 1.25 + 0.2, 2.5 + 0.2 + 0.2 + 2 * 0.1 + 4 * 0.01
+    table = StepCosts(
+        ((1, 1.0), (5, 2.0), (9, 4.0)), {"d": DraftCost(0.1, 0.2, 0.01)}, key=0.001, sequence=0.05
+    )
+    plain, drafting = 1.25 + 0.3, 2.5 + 0.3 + 0.2 + 2 * 0.1 + 4 * 0.01
     found = speedups(table, "d", [0.5, 0.5], running=2, context=100)
     assert math.isclose(found[2], 1.75 * plain / drafting)
 

@@ -1,5 +1,6 @@
 """The simulation: time, texts and batch are what they say."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,9 @@ from policies.simulate import (
 )
 
 K_MAX = 4
-COSTS = StepCosts(((1, 1.0), (8, 1.7), (16, 3.0)), {"draft": DraftCost(0.1, 0.05, 0.01)}, key=1e-3)
+COSTS = StepCosts(
+    ((1, 1.0), (8, 1.7), (16, 3.0)), {"draft": DraftCost(0.1, 0.05, 0.01)}, key=1e-3, sequence=0.02
+)
 ALIKE = Acceptance()
 MACHINE = Machine(COSTS, "draft", prompt_key=1e-4, max_running=4, max_batch_tokens=32, rows_beside_decodes=8)
 
@@ -78,7 +81,7 @@ def test_one_request_takes_the_time_of_its_steps():
     outcome = played(Fixed("off", 0, 4), trace_of((0, 40, 4)))
     table = COSTS.table(32)
     first = table[31] + table[9] + 1e-4 * 40 * 41 / 2
-    rounds = [table[1] + 1e-3 * (41 + place) for place in range(3)]
+    rounds = [table[1] + 0.02 + 1e-3 * (41 + place) for place in range(3)]
     assert outcome.first_token_mean == pytest.approx(first)
     assert outcome.seconds == pytest.approx(first + sum(rounds))
     assert outcome.inter_token_mean == pytest.approx(np.mean(rounds))
@@ -92,7 +95,7 @@ def test_a_perfect_draft_saves_rounds_and_costs_its_rows_and_passes():
     outcome = played(Watched(3), trace_of((0, 10, 4)), sure)
     table = COSTS.table(32)
     first = table[10] + 1e-4 * 55
-    assert outcome.seconds == pytest.approx(first + table[4] + 1e-3 * 11 + 0.05 + 3 * 0.1 + 3 * 0.01)
+    assert outcome.seconds == pytest.approx(first + table[4] + 0.02 + 1e-3 * 11 + 0.05 + 3 * 0.1 + 3 * 0.01)
     assert (outcome.drafted, outcome.accepted, outcome.tokens) == (3, 3, 4)
 
 
@@ -146,6 +149,15 @@ def test_prompts_get_the_rows_that_the_scheduler_gives_them():
     alone = MACHINE.prompt_rows(decoding=0)
     assert [alone.take(1000, 20), alone.take(0, 100), alone.take(0, 1)] == [20, 12, 0]
     assert alone.attended == 20 * 1000 + 210 + 78
+
+
+def test_a_machine_that_pads_says_so():
+    """A step of rows between two captured sizes costs the larger one, and is told with its padding."""
+    padded = replace(MACHINE, costs=replace(COSTS, sizes=(1, 2, 8, 16)))
+    watched = Watched(2)
+    played(watched, trace_of((0, 5, 9)), host=padded)
+    assert {(step.rows, step.padding) for step in watched.steps} == {(8, 5)}
+    assert watched.steps[0].seconds > padded.costs.table(8)[8] > COSTS.table(8)[3]
 
 
 def test_texts_are_the_same_whatever_is_drafted():
