@@ -39,7 +39,7 @@ GPU: Final = Machine(
     prompt_key=0.002e-6,
     max_running=256,
     max_batch_tokens=2048,
-    rows_beside_decodes=512,
+    rows_beside_decodes=2048,
 )
 """Made up, after a model of 8 B parameters in bf16 on a large accelerator: 16 GB of weights at 2 TB/s are 8 ms a step,
 64 rows cost nothing, from some 128 on rows are computed at 31 us each; a token's keys are 128 KiB at 3.3 TB/s."""
