@@ -61,6 +61,7 @@ def captured(
     said: list[str] = []
     capture_steps(engine, capture, said.append)
     assert said == ["captured steps of up to 128 rows in 14 sizes"]
+    assert engine.policy.costs.sizes == sizes_up_to(6 * 17), "the policy knows what steps are filled up to"
     return engine
 
 
