@@ -9,6 +9,7 @@ from typing import Final
 
 from engine.api import Launch
 from engine.available import mib
+from engine.draft.occurrences import PLACE_BYTES
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 from policies.load import unshrunk_up_to
@@ -16,6 +17,7 @@ from policies.load import unshrunk_up_to
 # Bytes for each of a verify row's logits beside the logits and their edited copy: the draft's law, the row's own, the
 # same sorted, and its sums in float32, and the sums that a token is drawn by in float64.
 _LAW_BYTES: Final = 4 * 4 + 8
+_SAID: Final = 2  # a draft's logits, and their edited copy
 _SCORES: Final = 3  # of an encoder: the bias of each position, the scores with it, and their softmax
 
 
@@ -35,10 +37,11 @@ class Budget:
     draft_kv: int
     """Of proposers with a cache of their own, with what they keep of the target's forward."""
     suffix: int
-    """Of the generated texts that suffix decoding looks into."""
+    """Of what suffix decoding looks into: the generated texts that it keeps, and each running text."""
     verify: int
     """Logits, laws and activations of the largest step: every running text with the longest draft, and a full share of
-    prompts whose logprobs are asked for.
+    prompts whose logprobs are asked for. And the logits of a level of drafts, or of all levels where heads
+    speak at once.
     """
 
     def as_dict(self) -> dict[str, int]:
@@ -75,11 +78,20 @@ def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
         draft_weights=parts.weight_bytes,
         kv=positions * loaded.bytes_per_position,
         draft_kv=positions * parts.bytes_per_position(size),
-        suffix=launch.draft.suffix_bytes if "suffix" in launch.draft.kinds else 0,
+        suffix=_suffix_bytes(launch, loaded, positions),
         verify=(rows * size + verified * (size + _LAW_BYTES)) * loaded.vocabulary
+        + launch.max_running * parts.rows_at_once * _SAID * size * loaded.vocabulary
         + rows * loaded.row_width * size
         + _encoding_bytes(loaded, loaded.context(launch.max_context)),
     )
+
+
+def _suffix_bytes(launch: Launch, loaded: LoadedModel, positions: int) -> int:
+    """positions: of the pool, beyond which running texts together do not reach."""
+    if "suffix" not in launch.draft.kinds:
+        return 0
+    running = min(launch.max_running * loaded.context(launch.max_context), positions)
+    return launch.draft.suffix_bytes + running * PLACE_BYTES
 
 
 def _encoding_bytes(loaded: LoadedModel, prompt: int) -> int:

@@ -79,6 +79,11 @@ class EaglePart:
         return self.head.kv_shape.bytes_per_position(self.target.dtype)
 
     @property
+    def rows_at_once(self) -> int:
+        """The rows of one level."""
+        return _WIDTHS[-1]
+
+    @property
     def reads(self) -> Reads:
         """What is kept of the target's forward."""
         return Reads(self.head.taps, self.head.width, self.head.features)

@@ -41,6 +41,11 @@ class MedusaPart:
     bytes_per_position: int = 0
 
     @property
+    def rows_at_once(self) -> int:
+        """All heads speak at once."""
+        return self.heads.count
+
+    @property
     def weight_bytes(self) -> int:
         """Of the heads, what they share with the target aside."""
         return self.heads.weight_bytes

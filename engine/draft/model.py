@@ -25,7 +25,8 @@ from policies.base import Option
 
 # Rows that a text which drafts all along may lack: what a round of the longest draft commits, and a token before it.
 _NEAR: Final = 18
-_WIDTHS: Final = (1, 2, 4)
+WIDTHS: Final = (1, 2, 4)
+"""Of the trees that it offers; 1 is a chain."""
 
 
 class ModelProposer:
@@ -60,7 +61,7 @@ class ModelProposer:
         if levels <= 0:
             return ()
         owed = self._reader.owed(sequence)
-        widths = _WIDTHS if places == MOST_NODES else (1,)  # each node of a tree wants a place of its own
+        widths = WIDTHS if places == MOST_NODES else (1,)  # each node of a tree wants a place of its own
         return tuple(Option(self.name, levels, width=width, owed=owed) for width in widths)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:

@@ -12,7 +12,7 @@ from engine.available import available_bytes, weights_shortage
 from engine.draft.errors import DraftSettingsError
 from engine.draft.features import Reads
 from engine.draft.mapped import MappedTokens, MappedVocabulary
-from engine.draft.model import ModelProposer
+from engine.draft.model import WIDTHS, ModelProposer
 from engine.draft.reading import Reader, SameTokens
 from engine.draft.vocabulary import SameVocabulary, Vocabulary
 from engine.kv.memory import KVMemory
@@ -42,6 +42,11 @@ class ModelPart:
     def weight_bytes(self) -> int:
         """As the forward holds them."""
         return self.draft.weight_bytes
+
+    @property
+    def rows_at_once(self) -> int:
+        """The rows of one level."""
+        return WIDTHS[-1]
 
     @property
     def bytes_per_position(self) -> int:

@@ -25,7 +25,8 @@ _RUNS: Final = (
 )  # lengths that have chains; a match of another length is found by the next shorter one
 _MOST: Final = 8  # occurrences looked at, the newest ones: shares in eighths are fine enough
 _HOPS: Final = 64  # along a chain, in which runs of other texts and of equal hash lie too
-_BYTES: Final = 4 + 8 * (3 + 2 * len(_RUNS))  # of a place
+PLACE_BYTES: Final = 4 + 8 * (3 + 2 * len(_RUNS))
+"""Memory of a token."""
 
 
 class Text:
@@ -80,7 +81,7 @@ class Occurrences:
     @classmethod
     def of_bytes(cls, size: int) -> "Occurrences":
         """As many tokens as fit into so many bytes, one at least."""
-        return cls(max(1, size // _BYTES))
+        return cls(max(1, size // PLACE_BYTES))
 
     @property
     def nbytes(self) -> int:

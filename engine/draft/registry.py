@@ -31,6 +31,10 @@ class Part(Protocol):
         """Of a cache of its own. What it reads of the target is counted apart."""
 
     @property
+    def rows_at_once(self) -> int:
+        """Rows of logits that a draft of a text holds at the same time."""
+
+    @property
     def reads(self) -> Reads | None:
         """What is to be kept of the target's forward for it."""
 
@@ -48,6 +52,11 @@ class Parts:
     def weight_bytes(self) -> int:
         """Memory of the weights of draft models and heads."""
         return sum(part.weight_bytes for part in self.loaded.values())
+
+    @property
+    def rows_at_once(self) -> int:
+        """See Part. One proposer drafts after the other."""
+        return max((part.rows_at_once for part in self.loaded.values()), default=0)
 
     @property
     def reads(self) -> dict[str, Reads]:

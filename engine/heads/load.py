@@ -31,7 +31,7 @@ class LoadedHead:
 
     forward: HeadForward
     fused: FusedHead | None
-    """The forward, where it can draw whole chains."""
+    """The forward, where it can draw whole drafts."""
     kernels: Kernels | None  # for its attention
     features: Callable[[Tensor], Tensor]  # what it keeps of the taps: [T, parts] -> [T, H]
     taps: tuple[int, ...]

@@ -1,5 +1,6 @@
 """What `[model.draft]` names, found: who drafts, from which directories, and what to call it."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -130,10 +131,13 @@ def _head(draft: DraftSection, kinds: Sequence[DraftKind], shipped: Path | None)
 
 
 def _head_fingerprint(head: Path, hashes: HashCache) -> str:
+    """Of all its weights: of a single file its own hash, as tools print it."""
     files = sorted(file for file in head.iterdir() if file.suffix in {".safetensors", ".bin", ".pt"})
     if not files:
         raise ModelError(f"model.draft.head: {head} holds no weights: .safetensors, .bin or .pt")
-    return hashes.sha256(files)[0][:_REVISION_DIGITS]
+    found = hashes.sha256(files)
+    whole = found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()
+    return whole[:_REVISION_DIGITS]
 
 
 def runs(numbers: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """What the pair that is served is called, and what is remembered of it."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,16 @@ def test_draft_revision_follows_what_changes_the_drafts(
     found = find_drafts(draft, target, HashCache(tmp_path / "hashes.json"))
     assert found.revision(draft) == revision
     assert found.settings(draft).kinds == (draft.kinds or ("ngram",))
+
+
+def test_each_file_of_a_head_is_part_of_its_revision(tmp_path: Path) -> None:
+    target, head = write_served_model(tmp_path / "model"), tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text("{}")
+    hashes, revisions = HashCache(tmp_path / "hashes.json"), []
+    draft = DraftSection(kind="eagle", head=str(head))
+    for name, content in (("pytorch_model.bin", "a"), ("rest.bin", "b"), ("rest.bin", "longer")):
+        (head / name).write_text(content)
+        revisions.append(find_drafts(draft, target, hashes).revision(draft))
+    assert len(set(revisions)) == 3
+    assert revisions[0] == f"eagle-{sha256(b'a').hexdigest()[: len(revisions[0]) - len('eagle-')]}"

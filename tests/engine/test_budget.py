@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from msgspec import structs
 
-from engine.api import Launch
+from engine.api import DraftSettings, Launch
 from engine.available import available_bytes, weights_shortage
-from engine.budget import Budget, CannotServeError, budget
-from engine.core import Engine
+from engine.budget import Budget, CannotServeError, budget, kv_blocks
+from engine.draft.features import Reads
+from engine.draft.medusa import MedusaPart
+from engine.draft.occurrences import Occurrences
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
+from engine.start import start
 from policies.settings import PolicySettings
 
 CPU = torch.device("cpu")
@@ -118,13 +122,25 @@ def test_an_engine_that_does_not_fit_is_refused_with_what_to_lower(
 ) -> None:
     """Before it has allocated anything, and after it has said what it would need."""
     said: list[str] = []
-    monkeypatch.setattr("engine.core.available_bytes", lambda _: 64 * MIB)
+    monkeypatch.setattr("engine.start.available_bytes", lambda _: 64 * MIB)
     launch = Launch(model_path=str(tiny_dir), dtype="float32", kv_bytes=1 << 40)
     with pytest.raises(CannotServeError, match=r"lower engine\.kv_mib to"):
-        Engine.start(launch, said.append)
+        start(launch, said.append)
     assert any(line.startswith("memory: weights") and "target KV 1048576 MiB" in line for line in said)
 
 
 def test_weights_that_do_not_fit_are_not_even_read(tiny_dir: Path) -> None:
     assert weights_shortage(tiny_dir, 1 << 30) is None
     assert "take a smaller model" in weights_shortage(tiny_dir, 10)
+
+
+def test_what_drafts_look_into_and_say_is_counted(tiny: LoadedModel) -> None:
+    """Suffix structures of running texts, no more than the pool's positions; logits of all Medusa heads at once."""
+    plain = Launch(model_path="", kv_bytes=MIB, max_running=4)
+    looking = structs.replace(plain, draft=DraftSettings(kinds=("suffix",), suffix_bytes=5 * MIB))
+    positions = kv_blocks(plain, tiny, Parts()) * plain.block_size
+    running = min(4 * tiny.context(plain.max_context), positions)
+    assert budget(looking, tiny, Parts()).suffix == 5 * MIB + Occurrences(running).nbytes
+    heads = MedusaPart(SimpleNamespace(count=5, weight_bytes=7), Reads((), 0, lambda taps: taps), 0.1)
+    said = budget(plain, tiny, Parts({"medusa": heads})).verify - budget(plain, tiny, Parts()).verify
+    assert said == 2 * 4 * 5 * tiny.vocabulary * tiny.dtype.itemsize
