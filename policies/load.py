@@ -32,7 +32,8 @@ a processor of a few cores, where a row soon costs as much as the weights; a GPU
 NO_CAP: Final = 1 << 16
 """More levels, and more requests, than there will ever be."""
 
-_MEASURES_LOAD: Final = frozenset({"goodput"})  # kinds whose choice has the load in it already
+MEASURES_LOAD: Final = frozenset({"goodput"})
+"""Kinds whose choice has the load in it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def rules_of(settings: PolicySettings) -> LoadRules:
     does not switch drafting off, unless it ends in 0.
     """
     load = settings.load
-    by_hand = load.table is None and settings.kind not in _MEASURES_LOAD
+    by_hand = load.table is None and settings.kind not in MEASURES_LOAD
     table = load.table or (BY_HAND if by_hand else ((NO_CAP, NO_CAP),))
     off_above = load.off_above
     if off_above is None:
