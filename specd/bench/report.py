@@ -5,7 +5,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from specd.bench.client import Dialect
 from specd.bench.sample import Quantiles, Summary, whole
+from specd.host import cpu_model
 
 _COLUMNS = (
     "mix",
@@ -106,20 +107,9 @@ def environment() -> dict[str, str | int | None]:
         "python": platform.python_version(),
         "system": platform.system(),
         "machine": platform.machine(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
     }
-
-
-def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    if not cpuinfo.exists():
-        return platform.processor()
-    names = (
-        line.partition(":")[2].strip()
-        for line in cpuinfo.read_text().splitlines()
-        if line.startswith("model name")
-    )
-    return next(names, platform.processor())
 
 
 def _cells(summary: Summary) -> list[str]:

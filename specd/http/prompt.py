@@ -48,6 +48,12 @@ class PromptEncoder:
         """A chat, up to where the assistant goes on. Raises `ApiError` when it cannot be rendered."""
         return await asyncio.to_thread(self._encode_chat, chat)
 
+    def message(self, text: str) -> list[int]:
+        """What a user says, as a chat where the model knows chats; blocking. Raises `ApiError`."""
+        if self.template is None:
+            return self._encode(text, special=True)
+        return self._encode_chat(Chat([{"role": "user", "content": text}]))
+
     @property
     def chat_template(self) -> ChatTemplate:
         """Raises `ApiError` if the model has none."""

@@ -55,6 +55,11 @@ class Drafts:
         """The configured one, or one that changes with whatever changes the drafts."""
         return draft.revision or "+".join(self._revision(draft, kind) for kind in self.kinds)
 
+    def fingerprints(self, draft: DraftSection) -> tuple[str, ...]:
+        """Who drafts, without what a reload may change: lookups by their kind, others with what they are made of."""
+        lookups = {"ngram", "suffix"}
+        return tuple(kind if kind in lookups else self._revision(draft, kind) for kind in self.proposers)
+
     def _revision(self, draft: DraftSection, kind: DraftKind) -> str:
         match kind:
             case "ngram":

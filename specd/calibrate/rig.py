@@ -1,0 +1,127 @@
+"""An engine process that nobody else uses, told what to write and timed from outside, as its clients would."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from engine.api import Cancel, Configure, FromEngine, Idle, Launch, Loading, Ready, Refused, Request, StepReport, Submit
+from policies.cost import StepCosts
+from policies.settings import PolicySettings
+from specd.engine_process import EngineGoneError, EngineProcess
+from specd.errors import UserError
+
+_GRACE = 5.0
+_START_SECONDS = 600.0
+_SILENCE_SECONDS = 120.0
+
+
+class RigError(Exception):
+    """The engine did not do what it was told: a fault of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step in which all texts decoded and nothing else went on."""
+
+    seconds: float  # since the report of the step before
+    tokens: int
+    rounds: Counter[str]  # by traffic class
+    tokens_by_class: Counter[str]
+
+
+class Rig:
+    """One engine with nothing else to do."""
+
+    def __init__(self, process: EngineProcess, launch: Launch) -> None:
+        self._process = process
+        self._launch = launch
+
+    async def ready(self, say: Callable[[str], None]) -> Ready:
+        """Wait until the model is loaded. Raises UserError where it cannot be, RigError where the engine ended."""
+        while True:
+            match await self._next(_START_SECONDS):
+                case Ready() as ready:
+                    return ready
+                case Refused(message):
+                    raise UserError(message)
+                case Loading(message):
+                    say(message)
+                case other:
+                    raise RigError(f"the engine sent {type(other).__name__} before it was ready")
+
+    async def write(
+        self, requests: Sequence[Request], policy: PolicySettings, enough: Callable[[Sequence[Step]], bool]
+    ) -> list[Step]:
+        """Have these texts written together, until one of them ends or the steps are enough; the steps in which all of
+        them decoded. The engine has nothing to do before and after. Raises RigError.
+        """
+        self._process.send(Configure(policy=policy, draft=self._launch.draft, verification=self._launch.verification))
+        for request in requests:
+            self._process.send(Submit(request))
+        writing = {request.id for request in requests}
+        steps: list[Step] = []
+        before, cancelled = 0.0, False
+        while writing:
+            report = await self._report()
+            now = time.perf_counter()
+            ended = _ended(report)
+            if not cancelled and not report.prefill_rows and len(report.rounds) == len(requests) and before:
+                steps.append(_step(report, now - before))
+            before = now
+            writing -= ended
+            if not cancelled and (ended or enough(steps)):
+                cancelled = True
+                for name in writing:
+                    self._process.send(Cancel(name))
+        return steps
+
+    async def costs(self) -> StepCosts | None:
+        """What the engine has learned of the costs of its steps, as it says when it has nothing to do."""
+        while True:
+            message = await self._next(_SILENCE_SECONDS)
+            if isinstance(message, Idle):
+                return message.costs
+
+    async def _report(self) -> StepReport:
+        while True:
+            message = await self._next(_SILENCE_SECONDS)
+            if isinstance(message, StepReport):
+                return message
+
+    async def _next(self, seconds: float) -> FromEngine:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._process.receive()
+        except TimeoutError:
+            raise RigError(f"the engine said nothing for {seconds:g} s") from None
+        except EngineGoneError as gone:
+            raise RigError(f"the engine has gone: {gone}") from gone
+
+
+@asynccontextmanager
+async def rig(command: Sequence[str], launch: Launch) -> AsyncIterator[Rig]:
+    """An engine, which ends with the block."""
+    process = await EngineProcess.start(command)
+    try:
+        process.send(launch)
+        yield Rig(process, launch)
+    finally:
+        await process.end(grace=_GRACE)
+
+
+def _ended(report: StepReport) -> set[str]:
+    for output in report.outputs:
+        if output.finish == "error":
+            raise RigError(f"the engine did not write a text: {output.error}")
+    return {output.id for output in report.outputs if output.finish is not None}
+
+
+def _step(report: StepReport, seconds: float) -> Step:
+    rounds, tokens = Counter[str](), Counter[str]()
+    for each in report.rounds:
+        rounds[each.traffic_class] += 1
+        tokens[each.traffic_class] += each.accepted + 1
+    return Step(seconds, report.committed, rounds, tokens)

@@ -1,0 +1,37 @@
+"""From a config and the models that it names to what an engine is started with."""
+
+from pathlib import Path
+
+from engine.api import Launch
+from policies.cost import StepCosts
+from policies.settings import PolicySettings
+from specd.config.schema import Config
+from specd.models.cache import cache_dir
+from specd.models.drafts import Drafts
+
+
+def launch_of(
+    config: Config, path: Path, drafts: Drafts, policy: PolicySettings, costs: StepCosts | None
+) -> Launch:
+    """path: of the target. costs: what a profile says of them; None has the engine measure."""
+    engine, target = config.engine, config.model.target
+    return Launch(
+        model_path=str(path),
+        dtype=target.dtype,
+        quantization=target.quantization,
+        device=engine.device,
+        cuda_graphs=engine.cuda_graphs,
+        threads=engine.threads,
+        max_running=engine.max_running,
+        max_batch_tokens=engine.max_batch_tokens,
+        rows_beside_decodes=engine.rows_beside_decodes,
+        max_context=engine.max_context,
+        kv_bytes=engine.kv_mib << 20,
+        block_size=engine.block_size,
+        prefix_cache=engine.prefix_cache,
+        cache_dir=str(cache_dir() / "kernels"),
+        draft=drafts.settings(config.model.draft),
+        policy=policy,
+        verification=engine.verification,
+        costs=costs,
+    )
