@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from policies.base import GRAMMAR, LoadState
+from policies.cost import StepCosts
 from policies.cost_error import CostError
 from policies.settings import PolicySettings
 
@@ -223,6 +224,8 @@ class Idle(msgspec.Struct, frozen=True, tag=True):
 
     step: int
     kv: KVUsage
+    costs: StepCosts | None = None
+    """What the policy reckons a step to cost."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -312,6 +315,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     draft: DraftSettings = DraftSettings()
     policy: PolicySettings = PolicySettings()
     verification: Verification = "block"
+    costs: StepCosts | None = None
+    """What an earlier calibration of this engine found: reckoned with from the start on, and nothing is measured."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

@@ -114,8 +114,13 @@ def calibrate(engine: "Engine", say: Callable[[str], None]) -> None:
     costs = measure(engine, engine.proposers)
     if costs is not None:
         say(f"measured in {watch.lap():.1f} s, {in_words(costs)}")
-        engine.policy.reckon(replace(costs, sizes=engine.policy.costs.sizes))
-        engine.adopt(costs.drafts)
+        begin_with(engine, costs)
+
+
+def begin_with(engine: "Engine", costs: StepCosts) -> None:
+    """Have its policy begin with these costs, measured now or before; which sizes steps are filled up to it knows."""
+    engine.policy.reckon(replace(costs, sizes=engine.policy.costs.sizes))
+    engine.adopt(costs.drafts)
 
 
 def calibrate_new(engine: "Engine", say: Callable[[str], None], go_on: GoOn) -> None:

@@ -42,7 +42,10 @@ def start(launch: Launch, say: Say) -> Engine:
     engine = Engine(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None, parts)
     if launch.device == "cuda" and launch.cuda_graphs:
         capture(engine, CudaCapture(), say)
-    if worth_measuring(engine):
+    if launch.costs is not None:
+        begin_with(engine, launch.costs)
+        say(f"by the profile, {in_words(launch.costs)}")
+    elif worth_measuring(engine):
         calibrate(engine, say)
     return engine
 

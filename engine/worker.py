@@ -130,7 +130,7 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
-            idle = Idle(engine.steps, engine.kv_usage())
+            idle = Idle(engine.steps, engine.kv_usage(), engine.policy.costs)
             rest(engine, _log.info, lambda: self._is_idle(idle))
             self._send(idle)
         return messages

@@ -14,7 +14,7 @@ from typing import Final
 
 from policies.cost import StepCosts
 from policies.load import MEASURES_LOAD, NO_CAP, Table
-from policies.settings import LoadSettings, PolicySettings
+from policies.settings import PolicySettings
 
 FORMAT: Final = 1
 """Of the file; another one is not read."""

@@ -20,6 +20,8 @@ from typing import Any, Final
 import uvloop
 
 from engine.api import Configure, Launch
+from policies.profile import Profile, with_load
+from policies.settings import PolicySettings
 from specd.alerts.manager import AlertManager
 from specd.banner import example
 from specd.config.layers import Loaded
@@ -32,10 +34,12 @@ from specd.http.classes import ClassNames
 from specd.http.generate import Service
 from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
+from specd.launching import launch_of
 from specd.logs import LogFormat, configure_logging
-from specd.models.cache import cache_dir, hashes
+from specd.models.cache import hashes
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.pair import misfit
+from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
@@ -122,6 +126,7 @@ class Daemon:
         self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._path: Path | None = None
         self._drafts = Drafts(())
+        self._profile: Profile | None = None
         self._model: asyncio.Future[ServedModel] = asyncio.get_running_loop().create_future()
         self._announced = False
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
@@ -210,6 +215,7 @@ class Daemon:
         target = self._config.model.target
         self._path = await in_thread(resolve_target, target.path)
         self._drafts = await in_thread(find_drafts, self._config.model.draft, self._path, hashes())
+        self._profile = await in_thread(find_profile, self._config, self._path, self._drafts, hashes())
         self._spawn(self._supervisor.run())
         model = await in_thread(load_served, target, self._path, self._drafts)
         self._model.set_result(model)
@@ -244,27 +250,13 @@ class Daemon:
         return self._reloader.loaded.config
 
     def _launch(self) -> Launch:
-        engine = self._config.engine
         assert self._path is not None, "the supervisor starts after the model was resolved"
-        return Launch(
-            model_path=str(self._path),
-            dtype=self._config.model.target.dtype,
-            quantization=self._config.model.target.quantization,
-            device=engine.device,
-            cuda_graphs=engine.cuda_graphs,
-            threads=engine.threads,
-            max_running=engine.max_running,
-            max_batch_tokens=engine.max_batch_tokens,
-            rows_beside_decodes=engine.rows_beside_decodes,
-            max_context=engine.max_context,
-            kv_bytes=engine.kv_mib << 20,
-            block_size=engine.block_size,
-            prefix_cache=engine.prefix_cache,
-            cache_dir=str(cache_dir() / "kernels"),
-            draft=self._drafts.settings(self._config.model.draft),
-            policy=self._config.policy.settings(),
-            verification=engine.verification,
-        )
+        costs = None if self._profile is None else self._profile.costs
+        return launch_of(self._config, self._path, self._drafts, self._policy(self._config), costs)
+
+    def _policy(self, config: Config) -> PolicySettings:
+        settings = config.policy.settings()
+        return settings if self._profile is None else with_load(settings, self._profile)
 
     def _limits(self) -> Limits:
         engine = self._config.engine
@@ -322,7 +314,7 @@ class Daemon:
         self._admin_keys.replace(admin_keys)
         self._supervisor.configure(
             Configure(
-                policy=config.policy.settings(),
+                policy=self._policy(config),
                 draft=self._drafts.settings(config.model.draft),
                 verification=config.engine.verification,
             )

@@ -6,8 +6,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from engine.api import Cancel, Configure, FromEngine, Idle, Launch, Loading, Ready, Refused, Request, StepReport, Submit
+from engine.api import (
+    Cancel,
+    Configure,
+    FromEngine,
+    Idle,
+    Launch,
+    Loading,
+    Ready,
+    Refused,
+    Request,
+    StepReport,
+    Submit,
+    ToEngine,
+)
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
 from specd.engine_process import EngineGoneError, EngineProcess
@@ -30,6 +44,11 @@ class Step:
     tokens: int
     rounds: Counter[str]  # by traffic class
     tokens_by_class: Counter[str]
+
+
+class _Seen(NamedTuple):
+    at: float
+    report: StepReport
 
 
 class Rig:
@@ -58,38 +77,42 @@ class Rig:
         """Have these texts written together, until one of them ends or the steps are enough; the steps in which all of
         them decoded. The engine has nothing to do before and after. Raises RigError.
         """
-        self._process.send(Configure(policy=policy, draft=self._launch.draft, verification=self._launch.verification))
-        for request in requests:
-            self._process.send(Submit(request))
+        self._tell(Configure(policy=policy, draft=self._launch.draft, verification=self._launch.verification))
+        self._tell(*map(Submit, requests))
         writing = {request.id for request in requests}
         steps: list[Step] = []
-        before, cancelled = 0.0, False
-        while writing:
-            report = await self._report()
-            now = time.perf_counter()
-            ended = _ended(report)
-            if not cancelled and not report.prefill_rows and len(report.rounds) == len(requests) and before:
-                steps.append(_step(report, now - before))
+        before = await self._report(writing)
+        while not enough(steps):
+            now = await self._report(writing)
+            if len(writing) < len(requests):
+                break
+            if _is_whole(now.report, len(requests)):
+                steps.append(_step(now.report, now.at - before.at))
             before = now
-            writing -= ended
-            if not cancelled and (ended or enough(steps)):
-                cancelled = True
-                for name in writing:
-                    self._process.send(Cancel(name))
+        self._tell(*map(Cancel, writing))
+        while writing:
+            await self._report(writing)
         return steps
 
-    async def costs(self) -> StepCosts | None:
+    async def costs(self) -> StepCosts:
         """What the engine has learned of the costs of its steps, as it says when it has nothing to do."""
         while True:
             message = await self._next(_SILENCE_SECONDS)
-            if isinstance(message, Idle):
+            if isinstance(message, Idle) and message.costs is not None:
                 return message.costs
 
-    async def _report(self) -> StepReport:
+    async def _report(self, writing: set[str]) -> _Seen:
+        """The next one. Takes the texts that have ended out of `writing`. Raises RigError for one that failed."""
         while True:
             message = await self._next(_SILENCE_SECONDS)
             if isinstance(message, StepReport):
-                return message
+                seen = _Seen(time.perf_counter(), message)
+                writing -= _ended(message)
+                return seen
+
+    def _tell(self, *messages: ToEngine) -> None:
+        for message in messages:
+            self._process.send(message)
 
     async def _next(self, seconds: float) -> FromEngine:
         try:
@@ -117,6 +140,11 @@ def _ended(report: StepReport) -> set[str]:
         if output.finish == "error":
             raise RigError(f"the engine did not write a text: {output.error}")
     return {output.id for output in report.outputs if output.finish is not None}
+
+
+def _is_whole(report: StepReport, texts: int) -> bool:
+    """Whether all texts decoded in this step, and nothing else went on."""
+    return report.prefill_rows == 0 and len(report.rounds) == texts
 
 
 def _step(report: StepReport, seconds: float) -> Step:

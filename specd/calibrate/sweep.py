@@ -66,7 +66,10 @@ class Try:
 
 def tries(plan: Plan) -> Iterator[Try]:
     """All of them, in order; the arms of each round begin with another one, since the first of them has to prefill."""
-    sizes = [*((running, False) for running in plan.running), *((running, True) for running in plan.long_running)]
+    sizes = [
+        *((running, False) for running in plan.running),
+        *((running, True) for running in plan.long_running),
+    ]
     for running, long in sizes:
         for number in range(plan.rounds):
             turned = number % len(plan.lengths)

@@ -13,8 +13,10 @@ from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
 from specd.models.architecture import quantization_reason
 from specd.models.cache import hashes
+from specd.models.drafts import find_drafts
 from specd.models.gguf import gguf_file
 from specd.models.pair import misfit, mismatch
+from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target, still_to_convert
 
 P = ParamSpec("P")
@@ -98,3 +100,9 @@ def _model_faults(config: Config) -> Iterator[str]:
         yield str(error)
         return
     yield from (fault for fault in faults if fault is not None)
+    if config.policy.profile is not None and not any(faults):
+        yield from _said_by(_check_profile, config, path)
+
+
+def _check_profile(config: Config, path: Path) -> None:
+    find_profile(config, path, find_drafts(config.model.draft, path, hashes()), hashes())

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
+    "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),
     "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
     "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),
@@ -47,7 +48,6 @@ NOT_BUILT: Final = {
     "top": "run `specd status` instead",
     "target": "change [model.target] and restart specd instead",
     "alerts": "see specd_alerts in /metrics of the admin listener",
-    "calibrate": "set policy.draft_cost, policy.row_cost and [policy.load] by hand, after `specd bench`",
     "replay": "alerts are decided in the running daemon only",
 }
 """Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""

@@ -1,13 +1,14 @@
 """`[policy]`: how far to speculate."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from policies.load import Table, rules_of
 from policies.settings import LoadSettings, PolicySettings, TenantSettings
-from specd.config.section import Section, hot
+from specd.config.section import Section, hot, restart
 
 _LOAD = LoadSettings()
 _POLICY = PolicySettings()
@@ -124,6 +125,12 @@ class PolicySection(Section):
         _POLICY.probe_every, "rounds (or, with drafting off by load, steps) between probes", ge=1
     )
     probe_k: int = hot(_POLICY.probe_k, "draft length of a probe", ge=1, le=16)
+    profile: Path | None = restart(
+        None,
+        "what `specd calibrate` wrote: steps are reckoned to cost what it says from the start on, and where "
+        "[policy.load] sets neither table nor off_above its caps hold. Refused where it was measured on another host, "
+        "of other models, or in another format",
+    )
     load: LoadSection = LoadSection()
     tenants: tuple[TenantSection, ...] = hot((), "limits of tenants")
 
@@ -161,8 +168,8 @@ class PolicySection(Section):
         return self
 
     def settings(self) -> PolicySettings:
-        """As the policies take it."""
-        values = _values(self, but={"load", "tenants"})
+        """As the policies take it, but for what a profile adds."""
+        values = _values(self, but={"load", "tenants", "profile"})
         tenants = tuple(TenantSettings(**_values(tenant)) for tenant in self.tenants)
         return PolicySettings(**values, load=LoadSettings(**_values(self.load)), tenants=tenants)
 

@@ -1,0 +1,59 @@
+"""What a calibration found, for people."""
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from policies.load import NO_CAP
+from policies.profile import Cap, Point, Profile
+
+
+def table(profile: Profile) -> Table:
+    """A line for each number of texts: speed without drafts, and with each length over that."""
+    lengths = sorted({point.k for point in profile.points})
+    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    columns = ("texts", "tokens\neach", "off\ntokens/s", "p50 ms", "p99 ms")
+    for name in (*columns, *(f"k = {k}\ntimes" for k in lengths if k), "p99 ms\nat most k"):
+        result.add_column(name, justify="right")
+    for points in (profile.points, profile.long_points):
+        for running in sorted({point.running for point in points}):
+            result.add_row(*_cells([point for point in points if point.running == running]))
+    return result
+
+
+def summary(profile: Profile) -> str:
+    """What follows."""
+    if profile.crossover is None:
+        crossover = "No load was found at which drafts cost more than they bring."
+    else:
+        crossover = f"With more than {profile.crossover} running, drafts cost more than they bring."
+    lines = [
+        crossover,
+        f"For policies that do not reckon with the load: {_words(profile.load)}",
+        f"For those that do, as a net beneath them: {_words(profile.outer)}",
+    ]
+    if profile.context_table:
+        pairs = [list(pair) for pair in profile.context_table]
+        lines.append(f"Longer texts bear less: context_table = {pairs}")
+    return "\n".join(lines)
+
+
+def _cells(points: list[Point]) -> list[str]:
+    plain, *drafted = sorted(points, key=lambda point: point.k)
+    times = [f"{point.tokens_per_second / plain.tokens_per_second:.2f}" for point in drafted]
+    return [
+        str(plain.running),
+        str(plain.context),
+        f"{plain.tokens_per_second:.1f}",
+        f"{plain.p50 * 1e3:.1f}",
+        f"{plain.p99 * 1e3:.1f}",
+        *times,
+        f"{points[-1].p99 * 1e3:.1f}" if drafted else "",
+    ]
+
+
+def _words(cap: Cap) -> str:
+    if cap.off_above >= NO_CAP:
+        most = [list(pair) for pair in cap.table if pair[0] < NO_CAP]
+        return f"never off; shorter above {most}" if most else "no cap"
+    table = [list(pair) for pair in cap.table]
+    return f"table = {table}, off_above = {cap.off_above}, resume_at = {cap.resume_at}"
