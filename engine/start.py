@@ -12,7 +12,7 @@ from engine.available import available_bytes, mib, weights_shortage
 from engine.budget import CannotServeError, budget, require
 from engine.core import Engine
 from engine.draft.registry import load_parts
-from engine.measure import GoOn, calibrate, calibrate_new
+from engine.measure import GoOn, begin_with, calibrate, calibrate_new, in_words
 from engine.model.device import unavailable_reason
 from engine.model.graphs import Capture, CudaCapture
 from engine.model.loader import load
