@@ -155,7 +155,7 @@ def _trace(args: Arguments) -> Trace:
 
 def _publish(args: Arguments, field: Field, outcomes: Sequence[Outcome]) -> None:
     console = Console(width=max(Console().width, _TABLE_WIDTH))
-    console.print(field.words(), highlight=False)
+    console.print(field.words(), highlight=False, soft_wrap=True)
     console.print(table(outcomes), decisions(outcomes))
     if args.json:
         args.json.write_text(json.dumps(document(_command(args), field, outcomes), indent=2) + "\n", "utf-8")

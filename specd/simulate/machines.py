@@ -1,9 +1,11 @@
 """Machines to simulate: two that are known by name, and those of a profile."""
 
-import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from policies.cost import DraftCost, StepCosts
 from policies.simulate import Machine
@@ -53,25 +55,58 @@ def machine(name: str, max_running: int | None = None) -> Machine:
     return found if max_running is None else replace(found, max_running=max_running)
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A profile of `specd calibrate`, of which only the costs are read, or one that is made up."""
+
+    costs: StepCosts
+    proposer: str | None = None
+    prompt_key: float | None = None
+    max_running: int = HOST.max_running
+    max_batch_tokens: int = HOST.max_batch_tokens
+    rows_beside_decodes: int = HOST.rows_beside_decodes
+
+
 def _from_file(path: Path) -> Machine:
     try:
-        return _parsed(json.loads(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
         names = " and ".join(BUILTIN)
         raise UserError(
             f"--profile {path} cannot be read: {error}. Without a file there are {names}."
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f'--profile {path} is no cost profile ({error!r}): {{"steps": [[1, 0.008], [64, 0.0084]], "key": 4e-8,'
-            ' "drafts": {"eagle": {"level": 0.0004}}}, in seconds, is one.'
-        ) from error
+    except msgspec.MsgspecError as error:
+        raise UserError(f"--profile {path} is no cost profile ({error}): {_EXAMPLE}.") from error
+    if reason := _unusable_reason(found):
+        raise UserError(f"--profile {path}: {reason}; {_EXAMPLE}.")
+    return Machine(
+        costs=found.costs,
+        proposer=found.proposer or _costliest(found.costs),
+        prompt_key=found.costs.key if found.prompt_key is None else found.prompt_key,
+        max_running=found.max_running,
+        max_batch_tokens=found.max_batch_tokens,
+        rows_beside_decodes=found.rows_beside_decodes,
+    )
 
 
-def _parsed(document: dict[str, Any]) -> Machine:
-    drafts = {name: DraftCost(**cost) for name, cost in document["drafts"].items()}
-    steps = [(int(rows), float(cost)) for rows, cost in document["steps"]]
-    costs = StepCosts.measured(steps, drafts)
-    more = {name: document[name] for name in ("prompt_key", "max_running") if name in document}
-    key = StepCosts(costs.steps, drafts, key=float(document.get("key", 0.0)))
-    return Machine(costs=key, proposer=next(iter(drafts)), **more)
+_EXAMPLE: Final = (
+    'take one that `specd calibrate` wrote, or make one up, in seconds: {"costs": {"steps": [[1, 0.008], [64, 0.0084],'
+    ' [512, 0.02]], "key": 4e-8, "drafts": {"eagle": {"level": 0.0004, "fixed": 0.0001}}}, "max_running": 256}'
+)
+
+
+def _unusable_reason(found: _File) -> str | None:
+    costs = found.costs
+    rows = [rows for rows, _ in costs.steps]
+    if not rows or rows[0] != 1 or any(low >= high for low, high in pairwise(rows)):
+        return "its steps are not of ascending rows from 1 on"
+    if any(low > high for (_, low), (_, high) in pairwise(costs.steps)) or costs.plain <= 0:
+        return "a step of more rows takes less time, or none"
+    if found.proposer is not None and found.proposer not in costs.drafts:
+        return f"there are no costs of {found.proposer}"
+    return None if costs.drafts else "there are no costs of drafts"
+
+
+def _costliest(costs: StepCosts) -> str:
+    """The draft that one would want to save."""
+    return max(costs.drafts, key=lambda name: costs.drafts[name].level)

@@ -107,14 +107,36 @@ def test_mistakes_are_refused_before_anything_runs(
     assert what in capsys.readouterr().err
 
 
+def profile(steps: object = ((1, 0.01), (9, 0.02)), drafts: object = None, **more: object) -> str:
+    """As it stands in a file."""
+    drafts = {"ngram": {"level": 0.0}, "head": {"level": 0.001}} if drafts is None else drafts
+    return json.dumps({"costs": {"steps": steps, "key": 1e-6, "drafts": drafts}, **more})
+
+
 def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
-    """Test that costs of a file are taken, and what is none is refused with an example."""
-    drafts = {"head": {"level": 0.001}}
-    path = file(tmp_path, json.dumps({"steps": [[1, 0.01], [9, 0.02]], "key": 1e-6, "drafts": drafts}))
-    found = machine(str(path), max_running=3)
-    assert (found.costs.plain, found.costs.key, found.proposer, found.max_running) == (0.01, 1e-6, "head", 3)
-    with pytest.raises(UserError, match="is no cost profile"):
-        machine(str(file(tmp_path, "[]", "other.json")))
+    """Test that costs of a file are taken, with the draft that costs most, and what is not known is skipped."""
+    found = machine(str(file(tmp_path, profile(subject={"cores": 2}, max_running=9))))
+    assert (found.costs.plain, found.costs.key, found.proposer, found.max_running) == (0.01, 1e-6, "head", 9)
+    assert machine(str(file(tmp_path, profile(proposer="ngram"))), max_running=3).max_running == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[]", "is no cost profile"),
+        (profile(steps=[[2, 0.01]]), "not of ascending rows from 1"),
+        (profile(steps=[[1, 0.02], [2, 0.01]]), "more rows takes less time"),
+        (profile(drafts={}), "no costs of drafts"),
+        (profile(proposer="eagle"), "no costs of eagle"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_refused_with_an_example(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    """Test that the sentence says what is wrong, and how one looks."""
+    with pytest.raises(UserError, match=what) as caught:
+        machine(str(file(tmp_path, text)))
+    assert "specd calibrate" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", BUILTIN)
