@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from policies.cost import DraftCost, StepCosts
+from policies.profile import Subject, concluded
 from specd.cli import main
 from specd.errors import UserError
+from specd.models.profile import write_profile
 from specd.simulate.machines import BUILTIN, machine
 from specd.simulate.reading import read_trace
 
@@ -118,6 +121,15 @@ def test_a_profile_may_be_a_file(tmp_path: Path) -> None:
     found = machine(str(file(tmp_path, profile(subject={"cores": 2}, max_running=9))))
     assert (found.costs.plain, found.costs.key, found.proposer, found.max_running) == (0.01, 1e-6, "head", 9)
     assert machine(str(file(tmp_path, profile(proposer="ngram"))), max_running=3).max_running == 3
+
+
+def test_a_profile_of_calibrate_is_one(tmp_path: Path) -> None:
+    """Test that what `specd calibrate` writes is read, with the costs that were measured."""
+    subject = Subject("a processor", 2, 2, "abc", ("eagle-1",), "bfloat16", "none")
+    costs = StepCosts(((1, 0.01), (8, 0.02)), {"eagle": DraftCost(0.001)}, key=1e-6, sequence=1e-4)
+    path = tmp_path / "profile.json"
+    write_profile(concluded(subject, costs, [], [], made="2026-01-01", mix="mixed", margin=0.05), path)
+    assert machine(str(path)).costs == costs
 
 
 @pytest.mark.parametrize(
