@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+POLICY_ARGS ?=
 DATA ?=
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -31,9 +32,10 @@ check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the
 	$(VENV)/bin/lint-imports
 	$(PY) -m pytest --quiet tests/test_docs.py
 
-bench: $(VENV)/.dev  ## measure this host, against transformers' own generate
+bench: $(VENV)/.dev  ## measure this host: against transformers' own generate, and the policy against each static k
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.run $(ARGS)
+	$(PY) -m benchmarks.policies $(POLICY_ARGS)
 
 bench-drafts: $(VENV)/.dev  ## what drafts are worth; DATA=folder of spec_bench.jsonl, human_eval.jsonl, bench_prompts.json
 	@$(VENV)/bin/specd models fetch demo

@@ -13,7 +13,8 @@ from engine.start import start
 from policies.settings import LoadSettings, PolicySettings
 
 Prompts = Sequence[list[int]]
-_UNCAPPED = LoadSettings(table=((1024, 16),), off_above=1024, resume_at=1024)
+UNCAPPED = LoadSettings(table=((1 << 16, 16),), off_above=1 << 16, resume_at=1 << 16)
+"""No cap by load: the policy alone decides."""
 
 
 class Generate:
@@ -53,7 +54,7 @@ class Ours:
 
     def adaptive(self) -> None:
         """The default policy, load caps aside: the caller sets the concurrency."""
-        self._configure(PolicySettings(kind="ewma", load=_UNCAPPED))
+        self._configure(PolicySettings(kind="ewma", load=UNCAPPED))
 
     def seconds(self, prompts: Prompts, tokens: int) -> float:
         """Time to generate `tokens` for every prompt, all at once."""

@@ -13,6 +13,8 @@ _TITLES: Final = {
     "engine": "The engine against transformers' generate",
     "drafts": "What drafts are worth",
     "traffic": "Policies on production traffic, and under noise",
+    "policies": "The adaptive policy against every static draft length",
+    "replay": "Production traffic, scaled down, against the live daemon",
 }
 
 

@@ -168,14 +168,7 @@ def _write(
         "claims": [claim.document() for claim in claims],
         "step_milliseconds": where,
     }
-    write(
-        args.out,
-        "engine",
-        command,
-        figures,
-        "The engine against transformers' generate",
-        _page(claims, where),
-    )
+    write(args.out, "engine", command, figures, _page(claims, where))
 
 
 def _page(claims: list[Claim], where: dict[str, Shares]) -> list[str]:

@@ -1,0 +1,120 @@
+"""A day in little: clients come and go while chats become copies; each policy gets the same requests."""
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.bar import Bar
+from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
+from benchmarks.steady import Ask, asks, timed_step
+from engine.core import Engine
+from specd.bench.prompts import blend, prompts
+
+CLIENTS: Final = (1, 2, 4, 8, 16, 32, 48, 32, 16, 8, 4, 2, 1)
+_REQUESTS: Final = {1: 2, 2: 4, 4: 8, 8: 16}  # so that a phase of few clients is about as long as one of many
+_FINALISTS: Final = 2  # static policies that are tried again after the first round, beside k = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """So many clients, each with its next request when its last one has ended."""
+
+    clients: int
+    share: float  # of copies
+    requests: list[Ask]
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Seconds of each phase by policy, round by round."""
+
+    clients: list[int]
+    seconds: dict[str, list[list[float]]]
+
+    def total(self, name: str) -> float:
+        """Seconds of the whole day, the median of its rounds."""
+        return statistics.median(sum(phases) for phases in self.seconds[name])
+
+    def phases(self, name: str) -> list[float]:
+        """Medians of the rounds."""
+        return [statistics.median(each) for each in zip(*self.seconds[name], strict=True)]
+
+    @property
+    def best(self) -> str:
+        """The static policy with the shortest day."""
+        return min((name for name in self.seconds if name != ADAPTIVE), key=self.total)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        totals = {name: self.total(name) for name in self.seconds}
+        return {"clients": self.clients, "total_seconds": totals, "seconds": self.seconds}
+
+
+def phases(path: Path, clients: Sequence[int]) -> list[Phase]:
+    """The day's requests."""
+    chat, copy = prompts("chat"), prompts("copy")
+    found = []
+    for number, running in enumerate(clients):
+        share = number / max(len(clients) - 1, 1)
+        wanted = islice(blend(chat, copy, share), _REQUESTS.get(running, running))
+        found.append(Phase(running, share, asks(path, wanted)))
+    return found
+
+
+def day(rivals: Rivals, of: Sequence[Phase], tokens: int, repeats: int, bar: Bar) -> Day:
+    """Every policy once after a day for the adaptive one to learn by, then the shortest days again."""
+
+    def measured(name: str, turn: int) -> list[float]:
+        key = f"day, {name}, round {turn}"
+        run = lambda: _run(rivals.engine, rivals, name, of, tokens)  # noqa: E731
+        found: list[float] = bar.measured(key, weight(of, tokens), run)
+        return found
+
+    measured(ADAPTIVE, 0)
+    seconds = {name: [measured(name, 1)] for name in (*STATIC, ADAPTIVE)}
+    static = sorted(STATIC, key=lambda name: sum(seconds[name][0]))
+    again = [*dict.fromkeys([ADAPTIVE, PLAIN, *static[:_FINALISTS]])]
+    bar.skip((len(STATIC) + 1 - len(again)) * (repeats - 1) * weight(of, tokens))
+    for turn in range(2, repeats + 1):
+        at = turn % len(again)
+        for name in again[at:] + again[:at]:
+            seconds[name].append(measured(name, turn))
+    return Day([phase.clients for phase in of], seconds)
+
+
+def weight(of: Sequence[Phase], tokens: int) -> float:
+    """Of one day, in rows of a prompt, about."""
+    rounds = [(len(phase.requests) / phase.clients, phase) for phase in of]
+    return sum(
+        sum(len(ask.prompt) for ask in phase.requests) + n * tokens * (36 + 2 * phase.clients)
+        for n, phase in rounds
+    )
+
+
+def total_weight(of: Sequence[Phase], tokens: int, repeats: int) -> float:
+    """Of all days, at most."""
+    return (1 + repeats * (1 + len(STATIC))) * weight(of, tokens)
+
+
+def _run(engine: Engine, rivals: Rivals, name: str, of: Sequence[Phase], tokens: int) -> list[float]:
+    with engine.lent(rivals.policy(name)):
+        return [_phase(engine, phase, tokens) for phase in of]
+
+
+def _phase(engine: Engine, phase: Phase, tokens: int) -> float:
+    """Seconds until all its requests are answered, prompts included."""
+    waiting = deque(ask.request(tokens) for ask in phase.requests)
+    for _ in range(min(phase.clients, len(waiting))):
+        engine.submit(waiting.popleft())
+    seconds = 0.0
+    while engine.has_work:
+        took, report = timed_step(engine)
+        seconds += took
+        for output in report.outputs:
+            if output.finish and waiting:
+                engine.submit(waiting.popleft())
+    return seconds
