@@ -1,18 +1,19 @@
 """Who listens to the engine: metrics, the alarm, and a ledger of what happened lately."""
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.api import Idle, KVUsage, Ready, Request, Round, StepReport
 from policies.base import LoadState
 from policies.cost_error import CostError
 from specd.alerts.manager import AlertManager
 from specd.restarts import Death
+from specd.telemetry.goodput import Goodput
 from specd.telemetry.prometheus import Metrics
-from specd.telemetry.tally import PooledAcceptance
+from specd.telemetry.tally import PooledAcceptance, Rate
 
 _REMEMBERED: Final = 500
 
@@ -48,16 +49,27 @@ class Telemetry:
         self._metrics.engine_restarted(death.reason)
 
 
+class _Remembered(NamedTuple):
+    """A round, and the step that it was part of."""
+
+    step: int
+    load_state: LoadState
+    round: Round
+
+
 class Ledger:
     """For status and decisions: how things stand, and the last rounds with their reasons."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.running = 0
         self.waiting = 0
         self.load_state = LoadState.FULL
         self.kv: KVUsage | None = None
         self._cost_errors: tuple[CostError, ...] = ()
-        self._rounds: deque[tuple[int, Round]] = deque(maxlen=_REMEMBERED)
+        self.goodput = Goodput()
+        self._clock = clock
+        self._tokens = Rate()
+        self._rounds: deque[_Remembered] = deque(maxlen=_REMEMBERED)
         self._classes: dict[str, PooledAcceptance] = defaultdict(PooledAcceptance)
 
     def ready(self, _: Ready) -> None:
@@ -72,8 +84,10 @@ class Ledger:
         self.running, self.waiting = report.running, report.waiting
         self.load_state, self.kv = report.load_state, report.kv
         self._cost_errors = report.cost_errors or self._cost_errors
+        self.goodput.add(report)
+        self._tokens.add(report.committed, self._clock())
         for one in report.rounds:
-            self._rounds.append((report.step, one))
+            self._rounds.append(_Remembered(report.step, report.load_state, one))
             of_class = self._classes[one.traffic_class]
             if one.is_evidence:
                 of_class.add(one.proposer, 1, one.examined, one.accepted)
@@ -96,9 +110,28 @@ class Ledger:
         """How far off the policy's predictions of a step's time were lately, by rows of the step."""
         return {e.rows: {"median": round(e.median, 4), "p90": round(e.p90, 4)} for e in self._cost_errors}
 
-    def decisions(self, limit: int) -> Iterator[dict[str, Any]]:
-        """The last rounds, newest first."""
-        for step, one in islice(reversed(self._rounds), limit):
+    def acceptance_by_proposer(self) -> dict[str, dict[str, float | None]]:
+        """The same, of each who drafted."""
+        return {
+            name: {proposer: _number(value) for proposer, value in found.by_proposer().items()}
+            for name, found in self._classes.items()
+        }
+
+    def tokens_per_second(self) -> float:
+        """Over the last seconds, quiet ones included."""
+        return round(self._tokens.value(self._clock()), 1)
+
+    def lengths(self) -> dict[str, dict[int, int]]:
+        """Of the rounds that are remembered: how often each k was chosen, by who was to draft."""
+        found: dict[str, Counter[int]] = defaultdict(Counter)
+        for _, _, one in self._rounds:
+            found[one.proposer][one.k] += 1
+        return {name: dict(sorted(counts.items())) for name, counts in found.items()}
+
+    def decisions(self, limit: int, request: str | None = None) -> Iterator[dict[str, Any]]:
+        """The last rounds, newest first; of one request where it is named, all its texts."""
+        wanted = (each for each in reversed(self._rounds) if request is None or _is_of(each.round, request))
+        for step, load_state, one in islice(wanted, limit):
             yield {
                 "step": step,
                 "request": one.request,
@@ -110,7 +143,13 @@ class Ledger:
                 "accepted": one.accepted,
                 "reason": one.reason,
                 "text": one.text,
+                "load_state": load_state.name.lower(),
             }
+
+
+def _is_of(one: Round, request: str) -> bool:
+    """Whether it is of one of the request's texts: all but the first have `#` and a number behind the id."""
+    return one.request.partition("#")[0] == request
 
 
 def _number(value: float) -> float | None:

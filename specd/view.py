@@ -41,9 +41,9 @@ class View:
         """The config in force, without secrets."""
         return redacted_dump(self.reloader.loaded)
 
-    def decisions(self, limit: int) -> list[dict[str, Any]]:
-        """The last rounds, newest first."""
-        return list(self.ledger.decisions(limit))
+    def decisions(self, limit: int, request: str | None) -> list[dict[str, Any]]:
+        """The last rounds, newest first; of one request where it is named."""
+        return list(self.ledger.decisions(limit, request))
 
     def alerts(self) -> list[dict[str, Any]]:
         """Open alerts and those that ended lately."""
@@ -68,6 +68,7 @@ class View:
             "kv": None if self.ledger.kv is None else structs.asdict(self.ledger.kv),
             "acceptance": self.ledger.acceptance(),
             "step_cost_error": self.ledger.cost_errors(),
+            "drafts": self._drafts(),
             "alerts": self.alert_manager.counts(),
             "config": self._config(),
         }
@@ -99,6 +100,15 @@ class View:
             "running": self.ledger.running,
             "waiting": self.ledger.waiting,
             "admitted": len(self.supervisor.flights),
+        }
+
+    def _drafts(self) -> dict[str, Any]:
+        ledger = self.ledger
+        return {
+            "tokens_per_second": ledger.tokens_per_second(),
+            "acceptance": ledger.acceptance_by_proposer(),
+            "k": ledger.lengths(),
+            "goodput": ledger.goodput.snapshot(),
         }
 
     def _config(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "check": Command("validate config and model without starting", "specd.cli.check"),
     "schema": Command("print the JSON Schema of the config", "specd.cli.schema"),
     "status": Command("one look at a running daemon", "specd.cli.status"),
+    "top": Command("a live screen of a running daemon", "specd.cli.top"),
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
@@ -45,7 +46,6 @@ COMMANDS: Final = {
 
 NOT_BUILT: Final = {
     "set": "edit the config file and run `specd reload --wait` instead",
-    "top": "run `specd status` instead",
     "target": "change [model.target] and restart specd instead",
     "alerts": "see specd_alerts in /metrics of the admin listener",
     "replay": "alerts are decided in the running daemon only",

@@ -31,8 +31,8 @@ class Daemon(Protocol):
     def config(self) -> dict[str, Any]:
         """The config in force, without secrets."""
 
-    def decisions(self, limit: int) -> list[dict[str, Any]]:
-        """The last rounds, newest first."""
+    def decisions(self, limit: int, request: str | None) -> list[dict[str, Any]]:
+        """The last rounds, newest first; of one request where it is named."""
 
     def alerts(self) -> list[dict[str, Any]]:
         """Open alerts and those that ended lately."""
@@ -64,11 +64,12 @@ class AdminApi:
         return json_response({"alerts": self.daemon.alerts()})
 
     async def decisions(self, request: Request) -> Response:
-        """`GET /admin/v1/decisions?limit=N`."""
+        """`GET /admin/v1/decisions?limit=N&request=ID`."""
         limit = request.query_params.get("limit", str(_DEFAULT_LIMIT))
         if not limit.isdecimal() or not limit.isascii():
             raise ApiError(400, f"limit must be a whole number, not {limit!r}", param="limit")
-        return json_response({"decisions": self.daemon.decisions(int(limit))})
+        found = self.daemon.decisions(int(limit), request.query_params.get("request"))
+        return json_response({"decisions": found})
 
     async def reload(self, _: Request) -> Response:
         """`POST /admin/v1/reload`."""

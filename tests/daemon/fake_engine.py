@@ -99,7 +99,7 @@ class Sequence:
 
     def _round(self, drafted: int, accepted: int) -> Round:
         return Round(
-            request=self.request.id,
+            request=f"{self.request.id}#{self.index}" if self.index else self.request.id,
             traffic_class=self.request.traffic_class,
             proposer="ngram" if drafted else "none",
             k=drafted,

@@ -134,6 +134,18 @@ def test_status_as_lines_and_as_json(daemon: Daemon, listen: str, capsys: pytest
     assert json.loads(capsys.readouterr().out) == daemon.body
 
 
+def test_top_of_a_failing_daemon_is_a_sentence(
+    daemon: Daemon, listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that `specd top` passes on why there is no screen, and refuses a pause that is none."""
+    daemon.status, daemon.body = 500, {"error": {"message": "boom"}}
+    assert main(["top", "--once", "--admin", listen]) == 2
+    assert capsys.readouterr().err == "the daemon failed: boom\n"
+    with pytest.raises(SystemExit):
+        main(["top", "--every", "0"])
+    assert "'0' is not a number of seconds from 0.1 to 3600" in capsys.readouterr().err
+
+
 def test_token_comes_from_its_file(daemon: Daemon, listen: str, tmp_path: Path) -> None:
     """Test that admin.token_file is sent as a bearer token, to the address that the config names."""
     (tmp_path / "token").write_text("s3cret\n")

@@ -1,11 +1,13 @@
 """The admin listener: what it shows, what a reload does, and whom it keeps out."""
 
+import re
 import signal
 from collections.abc import Iterator
 
 import httpx2
 import pytest
 
+from specd.cli import main
 from tests.daemon.conftest import Daemons
 from tests.daemon.daemon_process import DaemonProcess, wait_until
 
@@ -61,7 +63,31 @@ def test_decisions_have_their_reasons(daemon):
     assert len(decisions) == 2
     assert decisions[0]["step"] > decisions[1]["step"]
     assert (decisions[0]["class"], decisions[0]["k"], decisions[0]["reason"]) == ("chat", 3, "static")
+    assert decisions[0]["load_state"] == "full"
     assert daemon.get("/admin/v1/decisions?limit=x").status_code == 400
+
+
+def test_decisions_of_one_request(daemon):
+    """Test that the rounds of a request are found by its id, those of all its texts and of nobody else."""
+    body = {"prompt": "ab", "max_tokens": 8, "n": 2, "specd": {"k": 1}}
+    request = daemon.post("/v1/completions", body).json()["id"]
+    complete(daemon, k=3)
+    found = daemon.get(f"/admin/v1/decisions?request={request}").json()["decisions"]
+    assert {each["request"] for each in found} == {request, f"{request}#1"}
+    assert {each["k"] for each in found} == {1}
+    assert daemon.get("/admin/v1/decisions?request=nobody").json() == {"decisions": []}
+
+
+def test_top_shows_what_is_decided(daemon, capsys):
+    """Test that `specd top`, not on a terminal, prints one screen of the daemon as it is."""
+    complete(daemon, k=2, **{"class": "code"})
+    assert main(["top", "--admin", daemon.admin.removeprefix("http://")]) == 0
+    screen = capsys.readouterr().out
+    assert re.search(
+        r"^running \d+   waiting 0   load full   KV \d+% used   [\d.]+ tokens/s", screen, re.MULTILINE
+    )
+    assert re.search(r"^code +0\.\d\d +0\.\d\d$", screen, re.MULTILINE)
+    assert "(code): k = 2 by ngram; fake: 2" in screen
 
 
 def test_traffic_classes_stay_few(daemon):

@@ -1,0 +1,86 @@
+"""`specd top`: how the running daemon speculates, and why, again and again."""
+
+import time
+from argparse import ArgumentTypeError
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from specd.cli.admin import Admin, add_admin_arguments, connect
+from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.top_screen import screen
+from specd.errors import UserError
+
+_PATIENCE: Final = 10.0
+_DECISIONS: Final = 8
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    describe(
+        parser,
+        "A live screen: load, tokens per second, draft lengths, acceptance, what drafting gives, the last decisions.",
+        """
+        specd top
+        specd top --once
+        specd top --every 0.5""",
+    )
+    add_admin_arguments(parser)
+    parser.add_argument("--every", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")
+    parser.add_argument(
+        "--once", action="store_true", help="print one screen and end, as where this is no terminal"
+    )
+
+
+def run(args: Arguments) -> int:
+    """Ask and show until Ctrl-C."""
+    admin, console = connect(args), Console()
+    if args.once or not console.is_terminal:
+        print(_look(admin))
+        return 0
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(Text(_look_again(admin)), refresh=True)
+                time.sleep(args.every)
+        except KeyboardInterrupt:
+            return 0
+
+
+def _look_again(admin: Admin) -> str:
+    """A daemon that is started anew comes back to the screen."""
+    try:
+        return _look(admin)
+    except UserError as fault:
+        return str(fault)
+
+
+def _look(admin: Admin) -> str:
+    """One screen. Raises `UserError`."""
+    status = _ask(admin, "/admin/v1/status")
+    decisions = _ask(admin, f"/admin/v1/decisions?limit={_DECISIONS}")
+    return "\n".join(screen(status, decisions["decisions"]))
+
+
+def _ask(admin: Admin, path: str) -> dict[str, Any]:
+    try:
+        answer = admin.request("GET", path, seconds=_PATIENCE)
+    except TimeoutError:
+        raise UserError(
+            f"the daemon has not answered within {_PATIENCE:.0f} s: is its machine busy?"
+        ) from None
+    if answer.status != 200:
+        raise UserError(f"the daemon failed: {answer.message}")
+    return answer.body
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    return seconds

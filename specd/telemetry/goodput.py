@@ -1,0 +1,70 @@
+"""Tokens per second that steps with drafts gave, beside those without, by how many requests decoded."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.api import StepReport
+
+_UP_TO: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Requests of a step; steps of more are counted together."""
+
+
+class _Arm:
+    """Tokens and seconds of its steps, old ones fading."""
+
+    __slots__ = ("seconds", "tokens")
+
+    FADE: Final = 0.5 ** (1 / 256)
+    """256 steps later a step weighs half."""
+
+    def __init__(self) -> None:
+        self.tokens = self.seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self.tokens = self.tokens * self.FADE + tokens
+        self.seconds = self.seconds * self.FADE + seconds
+
+    @property
+    def rate(self) -> float | None:
+        """None while there was no step."""
+        return round(self.tokens / self.seconds, 1) if self.seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    drafting: _Arm
+    plain: _Arm
+
+
+class Goodput:
+    """What drafting gives, by measured time. Steps that read prompts tell nothing of it and are left out."""
+
+    def __init__(self) -> None:
+        self._arms: dict[int, _Arms] = {}
+
+    def add(self, report: StepReport) -> None:
+        """Count one step."""
+        phases = report.phases
+        seconds = phases.schedule + phases.draft + phases.verify + phases.commit
+        if report.prefill_rows or not report.rounds or not seconds:
+            return
+        place = bisect_left(_UP_TO, len(report.rounds))
+        arms = self._arms.setdefault(place, _Arms(_Arm(), _Arm()))
+        drafts = any(each.drafted for each in report.rounds)
+        (arms.drafting if drafts else arms.plain).add(report.committed, seconds)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """By rising number of requests; None for an arm that had no step."""
+        return [
+            {"running": _name(place), "drafting": arms.drafting.rate, "plain": arms.plain.rate}
+            for place, arms in sorted(self._arms.items())
+        ]
+
+
+def _name(place: int) -> str:
+    """The numbers of requests that are counted together."""
+    if place == len(_UP_TO):
+        return f"{_UP_TO[-1] + 1} and more"
+    least = _UP_TO[place - 1] + 1 if place else 1
+    return str(least) if least == _UP_TO[place] else f"{least} to {_UP_TO[place]}"
