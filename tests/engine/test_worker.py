@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine.api import (
     Cancel,
@@ -23,6 +24,7 @@ from engine.api import (
     ToEngine,
 )
 from engine.wire import frame, read_from_engine
+from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 from tests.engine.conftest import request
 
@@ -105,6 +107,14 @@ async def test_settings_sent_while_the_model_loads_are_not_lost(tiny_dir: Path) 
     assert {r.reason for report in reports if isinstance(report, StepReport) for r in report.rounds} == {
         "disabled"
     }
+    assert engine.close() == 0
+
+
+async def test_an_engine_begins_with_the_costs_of_a_profile(tiny_dir: Path) -> None:
+    costs = StepCosts(((1, 0.01), (8, 0.02)), {"ngram": DraftCost(0.001)}, key=1e-6)
+    engine = Engine(structs.replace(launch(tiny_dir), costs=costs))
+    *_, idle = await engine.messages_until(Idle)
+    assert idle.costs == costs
     assert engine.close() == 0
 
 

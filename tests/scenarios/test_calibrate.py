@@ -7,6 +7,7 @@ import pytest
 
 from specd.cli.main import main
 from specd.models.profile import read_profile
+from tests.scenarios.stage import Stage
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,13 @@ def test_a_calibration_measures_each_load_with_and_without_drafts(profile: Path)
 
 def test_the_profile_is_taken_where_it_was_made(profile: Path, config: Path) -> None:
     assert main(["check", "-c", str(config), "--set", f"policy.profile={profile}"]) == 0
+
+
+def test_a_daemon_begins_with_what_the_profile_says(profile: Path, stage: Stage) -> None:
+    draft = {"kind": "ngram", "ngram_min": 1, "match_factor": 16}
+    with stage.daemon(policy={"profile": str(profile)}, model={"draft": draft}) as daemon:
+        daemon.ready()
+        assert "by the profile, a plain step" in daemon.log
 
 
 @pytest.mark.parametrize(
