@@ -19,9 +19,6 @@ from policies.settings import PolicySettings
 FORMAT: Final = 1
 """Of the file; another one is not read."""
 
-ALL: Final = ""
-"""In the place of a traffic class: all of them together."""
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -46,7 +43,6 @@ class Point:
     tokens_per_second: float
     p50: float  # seconds between two steps, which is what lies between a text's tokens
     p99: float
-    step: float  # their mean
     tokens_a_round: Mapping[str, float] = field(default_factory=dict)  # by traffic class
 
 
@@ -74,9 +70,7 @@ class Profile:
     crossover: int | None
     """None: none was found as far as was looked."""
     load: Cap
-    """By all traffic: for policies that do not reckon with the load."""
-    outer: Cap
-    """By the class that gains most: beyond it no draft paid. A policy that reckons with the load needs no more."""
+    """For policies that do not reckon with the load themselves."""
     context_table: Table
     format: int = FORMAT
 
@@ -122,19 +116,23 @@ def concluded(
         points=tuple(points),
         long_points=tuple(long_points),
         crossover=short.crossover(),
-        load=_cap(short.table(margin, ALL)),
-        outer=_cap(max((short.table(margin, each) for each in (ALL, *short.classes)), key=_reach)),
-        context_table=_context_table(short.table(margin, ALL), long, margin),
+        load=_cap(short.table(margin)),
+        context_table=_context_table(short.table(margin), long, margin),
     )
 
 
 def with_load(settings: PolicySettings, profile: Profile) -> PolicySettings:
-    """The settings, with the profile's caps where the operator has said nothing."""
-    load = settings.load
+    """The settings, with the profile's caps where the operator has said nothing and the policy needs them.
+
+    One that reckons with the load does not: where all drafts together lose, those of a few texts that are easy to guess
+    may still pay.
+    """
+    load, cap = settings.load, profile.load
+    if settings.kind in MEASURES_LOAD:
+        return settings
     if load.table is None and load.off_above is None:
-        cap = profile.outer if settings.kind in MEASURES_LOAD else profile.load
         load = replace(load, table=cap.table, off_above=cap.off_above, resume_at=cap.resume_at)
-    if not load.context_table and settings.kind not in MEASURES_LOAD:
+    if not load.context_table:
         load = replace(load, context_table=profile.context_table)
     return replace(settings, load=load)
 
@@ -146,20 +144,19 @@ class _Gains:
         self._plain = {point.running: point for point in points if point.k == 0}
         self._drafted = [point for point in points if point.k > 0]
         self.lengths = sorted({point.k for point in self._drafted})
-        self.classes = sorted({each for point in points for each in point.tokens_a_round})
         self.context = max((point.context for point in points), default=0)
 
-    def of(self, k: int, traffic_class: str = ALL) -> list[tuple[int, float]]:
+    def of(self, k: int) -> list[tuple[int, float]]:
         """(number running, gain), ascending."""
         return sorted(
-            (point.running, self._gain(point, self._plain[point.running], traffic_class))
+            (point.running, point.tokens_per_second / self._plain[point.running].tokens_per_second)
             for point in self._drafted
             if point.k == k
         )
 
-    def table(self, margin: float, traffic_class: str) -> Table:
+    def table(self, margin: float) -> Table:
         """(up to this many running, k), where k is the most that gains the margin; k = 0 beyond the last pair."""
-        bears = {k: _last_above(self.of(k, traffic_class), 1.0 + margin) for k in self.lengths}
+        bears = {k: _last_above(self.of(k), 1.0 + margin) for k in self.lengths}
         pairs: list[tuple[int, int]] = []
         for k in sorted(self.lengths, reverse=True):
             if bears[k] > (pairs[-1][0] if pairs else 0):
@@ -170,13 +167,6 @@ class _Gains:
         """The most running at which any k gains at all; None where the last one measured still does."""
         most = max((_last_above(self.of(k), 1.0) for k in self.lengths), default=0)
         return None if most >= NO_CAP else most
-
-    @staticmethod
-    def _gain(point: Point, plain: Point, traffic_class: str) -> float:
-        if traffic_class == ALL:
-            return point.tokens_per_second / plain.tokens_per_second
-        tokens = point.tokens_a_round.get(traffic_class, 1.0)
-        return tokens / point.step * plain.step / plain.tokens_a_round.get(traffic_class, 1.0)
 
 
 def _last_above(gains: Sequence[tuple[int, float]], floor: float) -> int:
@@ -192,9 +182,9 @@ def _last_above(gains: Sequence[tuple[int, float]], floor: float) -> int:
     return NO_CAP
 
 
-def _reach(table: Table) -> tuple[int, ...]:
-    """By which of two tables the looser one is found: how far anything gains, then how much it is."""
-    return (table[-1][0], table[-1][1], *(up_to for up_to, _ in table)) if table else (0,)
+def _reach(table: Table) -> int:
+    """Up to how many running there are drafts."""
+    return table[-1][0] if table else 0
 
 
 def _cap(table: Table) -> Cap:
@@ -207,8 +197,8 @@ def _cap(table: Table) -> Cap:
 
 def _context_table(short: Table, long: _Gains, margin: float) -> Table:
     """The cut-off in tokens of all texts, where longer texts bear fewer of them than shorter ones do."""
-    table = long.table(margin, ALL)
-    if not long.lengths or _reach(table)[0] >= _reach(short)[0]:
+    table = long.table(margin)
+    if not long.lengths or _reach(table) >= _reach(short):
         return ()
     tokens = tuple((max(up_to * long.context, 1), k) for up_to, k in table)
     return (*tokens, (max(tokens[-1][0], 1) * 2 if tokens else 1, 0))

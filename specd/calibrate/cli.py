@@ -48,6 +48,7 @@ _RUNNING: Final = (1, 2, 4, 8, 16, 32, 48)
 _QUICK_RUNNING: Final = (1, 4, 16, 48)
 _LONG_RUNNING: Final = (1, 4, 16)
 _LENGTHS: Final = (1, 2, 4)
+_QUICK_LENGTH: Final = 2
 
 
 def add_arguments(parser: Parser) -> None:
@@ -72,9 +73,7 @@ minutes for the demo model.""",
         "--out", type=Path, default=Path("specd-profile.json"), metavar="FILE", help="default: %(default)s"
     )
     option("--plot", type=Path, metavar="F.png", help="draw what was found")
-    option(
-        "--quick", action="store_true", help="fewer loads and lengths, once each: in about a minute, roughly"
-    )
+    option("--quick", action="store_true", help="fewer loads and lengths, once each: about a minute")
     option("--mix", choices=MIXES, default="mixed", help="what is written; default: %(default)s")
     option(
         "--running",
@@ -121,7 +120,7 @@ def _plan(args: Arguments, config: Config) -> Plan:
     if k_max == 0:
         raise UserError("policy.k_max = 0: there is no draft to calibrate")
     running = args.running or (*(_QUICK_RUNNING if args.quick else _RUNNING), limit)
-    lengths = {k_max} if args.quick else {*_LENGTHS, k_max}
+    lengths = {_QUICK_LENGTH, k_max} if args.quick else {*_LENGTHS, k_max}
     return Plan(
         mix=args.mix,
         running=tuple(sorted({count for count in running if count <= limit})),
@@ -197,10 +196,12 @@ def _progress(plan: Plan) -> Iterator[tuple[Callable[[str], None], Callable[[Try
 def _publish(profile: Profile, args: Arguments) -> None:
     console = Console()
     console.print(table(profile))
-    console.print(summary(profile), highlight=False)
+    console.print(summary(profile), highlight=False, soft_wrap=True)
     write_profile(profile, args.out)
     console.print(
-        f'written to {args.out}; to have it used: policy.profile = "{args.out.absolute()}"', highlight=False
+        f'written to {args.out}; to have it used: policy.profile = "{args.out.absolute()}"',
+        highlight=False,
+        soft_wrap=True,
     )
     if args.plot:
         plot.plot(profile, args.plot)

@@ -28,8 +28,7 @@ def summary(profile: Profile) -> str:
         crossover = f"With more than {profile.crossover} running, drafts cost more than they bring."
     lines = [
         crossover,
-        f"For policies that do not reckon with the load: {_words(profile.load)}",
-        f"For those that do, as a net beneath them: {_words(profile.outer)}",
+        f"For policies that do not reckon with the load, in [policy.load]: {_words(profile.load)}",
     ]
     if profile.context_table:
         pairs = [list(pair) for pair in profile.context_table]

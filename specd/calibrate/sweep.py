@@ -175,6 +175,5 @@ def _point(running: int, k: int, context: int, steps: Sequence[Step]) -> Point:
         tokens_per_second=sum(step.tokens for step in steps) / float(seconds.sum()),
         p50=p50,
         p99=p99,
-        step=float(seconds.mean()),
         tokens_a_round={name: tokens[name] / rounds[name] for name in sorted(rounds)},
     )

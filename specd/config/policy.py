@@ -127,9 +127,9 @@ class PolicySection(Section):
     probe_k: int = hot(_POLICY.probe_k, "draft length of a probe", ge=1, le=16)
     profile: Path | None = restart(
         None,
-        "what `specd calibrate` wrote: steps are reckoned to cost what it says from the start on, and where "
-        "[policy.load] sets neither table nor off_above its caps hold. Refused where it was measured on another host, "
-        "of other models, or in another format",
+        "what `specd calibrate` wrote: steps are reckoned to cost what it says from the start on, and for ewma and "
+        "static its caps hold where [policy.load] sets none. Refused where it was measured on another host, of other "
+        "models, or in another format",
     )
     load: LoadSection = LoadSection()
     tenants: tuple[TenantSection, ...] = hot((), "limits of tenants")

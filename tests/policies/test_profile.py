@@ -12,19 +12,18 @@ from policies.settings import LoadSettings, PolicySettings
 SUBJECT = Subject("a processor", 2, 2, "abc", ("ngram", "eagle-1"), "bfloat16", "none")
 
 
-def points(gains, context=100, classes=None):
+def points(gains, context=100):
     """From {running: {k: gain}}: a plain step of a second a text, drafts that bring so many times as many tokens."""
     found = []
     for running, by_k in gains.items():
         for k, gain in {0: 1.0, **by_k}.items():
-            rounds = {name: factor if k else 1.0 for name, factor in (classes or {}).items()}
-            found.append(Point(running, k, context, running * gain, 1.0, 1.1, 1.0, rounds))
+            found.append(Point(running, k, context, running * gain, 1.0, 1.1))
     return found
 
 
-def of(gains, long=(), margin=0.05, **more):
+def of(gains, long=(), margin=0.05):
     return concluded(
-        SUBJECT, StepCosts(), points(gains, **more), list(long), made="2026-01-01", mix="mixed", margin=margin
+        SUBJECT, StepCosts(), points(gains), list(long), made="2026-01-01", mix="mixed", margin=margin
     )
 
 
@@ -63,19 +62,18 @@ def test_where_no_draft_gains_anything_drafting_is_off():
     assert (profile.crossover, profile.load) == (0, Cap(((1, 0),), 0, 0))
 
 
-def test_a_class_that_gains_longer_than_the_rest_bounds_those_who_reckon_with_the_load():
-    """Test that the outer cap is that of the class which gains most, since its requests are chosen apart."""
-    profile = of(LOSING, classes={"copy": 3.0, "chat": 1.01})
-    assert profile.outer.off_above == NO_CAP
-    assert profile.load.off_above < 48
-    settings = PolicySettings(load=LoadSettings())
-    assert with_load(replace(settings, kind="goodput"), profile).load.off_above == NO_CAP
-    assert with_load(replace(settings, kind="static"), profile).load.table == profile.load.table
+def test_only_policies_that_do_not_reckon_with_the_load_get_the_caps():
+    """Test that goodput stays as it is: where all drafts together lose, those of a few may still pay."""
+    profile, settings = of(LOSING), PolicySettings()
+    assert with_load(replace(settings, kind="goodput"), profile).load == settings.load
+    for kind in ("static", "ewma"):
+        capped = with_load(replace(settings, kind=kind), profile).load
+        assert Cap(capped.table, capped.off_above, capped.resume_at) == profile.load
 
 
 @pytest.mark.parametrize("theirs", [LoadSettings(table=((3, 3),)), LoadSettings(off_above=3)])
 def test_what_the_operator_has_set_stays(theirs):
-    kept = with_load(PolicySettings(load=theirs), of(LOSING)).load
+    kept = with_load(PolicySettings(kind="ewma", load=theirs), of(LOSING)).load
     assert (kept.table, kept.off_above, kept.resume_at) == (theirs.table, theirs.off_above, theirs.resume_at)
 
 
