@@ -20,9 +20,8 @@ class Journal:
             self._known = dict(_entries(lines))
         file.parent.mkdir(parents=True, exist_ok=True)
         # What is known is written again: the line at which the last run was killed may be half a line.
-        self._file = file.open("w", encoding="utf-8", buffering=1)
-        self._path = file
-        self._file.write(head + "\n")
+        self._file = file
+        file.write_text(head + "\n", "utf-8")
         for key, value in self._known.items():
             self._write(key, value)
 
@@ -39,11 +38,11 @@ class Journal:
 
     def finish(self) -> None:
         """All is measured and written elsewhere: the file goes."""
-        self._file.close()
-        self._path.unlink()
+        self._file.unlink()
 
     def _write(self, key: str, value: Any) -> None:
-        self._file.write(json.dumps([key, value]) + "\n")
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, value]) + "\n")
 
 
 def _entries(lines: list[str]) -> list[tuple[str, Any]]:

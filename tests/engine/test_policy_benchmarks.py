@@ -1,0 +1,81 @@
+"""The measuring programs of `make bench` measure what they say: same work, constant load, and learning kept apart."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.day import Day, Phase
+from benchmarks.day import _run as run_day
+from benchmarks.journal import Journal
+from benchmarks.policies_page import PolicyFigures
+from benchmarks.regret import Point
+from benchmarks.rivals import ADAPTIVE, PLAIN, Rivals, static
+from benchmarks.steady import Ask, steady
+from tests.engine.conftest import MakeEngine
+
+ASKS = [Ask([5, 6, 7, 8] * 3 + [9 + i], "copy", 0.0) for i in range(3)]
+
+
+def test_as_many_decode_in_the_last_step_as_in_the_first(make_engine: MakeEngine) -> None:
+    """Test that each policy is shown over as many rounds as three running requests need, and leaves nothing behind."""
+    rivals = Rivals(make_engine("ngram"))
+    for name in (PLAIN, static(3), ADAPTIVE):
+        shown = steady(rivals.engine, rivals.policy(name), ASKS, 8)
+        rounds = sum(shown.lengths.values())
+        assert 24 <= shown.tokens < 24 + 3 * 9
+        assert rounds % 3 == 0, "one of the three was missing in some step"
+        assert not rivals.engine.has_work
+        if name == PLAIN:
+            assert shown.lengths == {0: 24}
+
+
+def test_the_adaptive_policy_learns_from_its_own_rounds_alone(make_engine: MakeEngine) -> None:
+    """Test that what a static k shows is unknown to the adaptive policy, and the other way round."""
+    rivals = Rivals(make_engine("ngram"))
+    steady(rivals.engine, rivals.policy(static(4)), ASKS, 8)
+    assert rivals.policy(ADAPTIVE).class_acceptance() == []
+    assert [each.traffic_class for each in rivals.policy(static(2)).class_acceptance()]
+
+
+def test_a_day_answers_every_request(make_engine: MakeEngine) -> None:
+    """Test that clients ask again when they are answered, and that the phases' times are told."""
+    rivals = Rivals(make_engine("ngram"))
+    seconds = run_day(rivals.engine, rivals, PLAIN, [Phase(1, 0.0, ASKS), Phase(2, 1.0, ASKS)], 4)
+    assert len(seconds) == 2
+    assert min(seconds) > 0
+    assert not rivals.engine.has_work
+
+
+def test_a_journal_goes_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
+    """Test that what is known is not measured again, half a line is dropped, and other options are refused."""
+    file, asked = tmp_path / "part.jsonl", {"repeats": 3}
+    Journal(file, asked, resume=False).measured("one", lambda: 1.5)
+    with file.open("a") as torn:
+        torn.write('["two", {"a"')
+    again = Journal(file, asked, resume=True)
+    assert again.measured("one", lambda: pytest.fail("it is known")) == 1.5
+    assert again.measured("two", lambda: 2) == 2
+    with pytest.raises(ValueError, match="begun with other options"):
+        Journal(file, {"repeats": 5}, resume=True)
+    again.finish()
+    assert not file.exists()
+
+
+def test_ratios_are_those_of_neighbours() -> None:
+    """Test that a machine that becomes slower from round to round changes no ratio, and who was dropped is no rival."""
+    rates = {
+        PLAIN: [100.0, 50.0, 25.0],
+        static(4): [120.0, 60.0, 30.0],
+        static(8): [200.0],
+        ADAPTIVE: [132.0, 66.0, 33.0],
+    }
+    point = Point("mixed", 4, rates, {0: 10, 3: 90})
+    assert point.best == static(4)
+    assert point.against(static(4)) == pytest.approx(1.1)
+    assert point.against(PLAIN) == pytest.approx(1.32)
+    day = Day([1, 2], {PLAIN: [[10.0, 10.0]], static(2): [[9.0, 8.0]], ADAPTIVE: [[8.0, 8.0]]})
+    claims = {claim.what: claim for claim in PolicyFigures(points=[point], day=day).claims()}
+    many_wants = claims["mixed, 4 running: tokens/s over the best static (k = 4)"]
+    assert (many_wants.bound, many_wants.met) == (1.05, True)
+    assert not claims["seconds of a day, over the best static (k = 2)"].met
+    assert claims["seconds of a day, over k = 0"].met
