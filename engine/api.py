@@ -169,6 +169,10 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     """A `policies.base.Reason`."""
     text: str
+    goodput: float = 0.0
+    """Tokens a second that the policy expected of the step; 0 where it did not say."""
+    alternatives: tuple[tuple[str, int, float], ...] = ()
+    """(proposer, k, goodput had it been chosen) of the two best others, for a few of a step's rounds in turn."""
 
     @property
     def is_evidence(self) -> bool:

@@ -34,7 +34,7 @@ from engine.model.graphs import Capture, sizes_up_to
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
-from engine.rounds import count_round, granted, observation, output, seen_of, view
+from engine.rounds import count_round, granted, observation, output, seen_of, told, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.stopwatch import Stopwatch, now
@@ -45,6 +45,7 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
+_TOLD: Final = 2  # rounds of a step of which it is told what was behind them
 _TELLS_ERRORS: Final = 32  # steps between words on how well they are foreseen
 
 
@@ -188,7 +189,7 @@ class Engine:
         self._outbox += self._entrance.compiled(busy=self._busy)
         watch = Stopwatch.start()
         schedule = self._schedule()
-        decisions = self._choose(schedule.decodes)
+        decisions = self._choose(schedule)
         scheduled = watch.lap()
         drafts, drafting = self._draft(schedule.decodes, decisions)
         drafted = watch.lap()
@@ -199,6 +200,7 @@ class Engine:
         rounds = [
             count_round(*each) for each in zip(schedule.decodes, decisions, drafts, endings, strict=False)
         ]
+        self._tell(rounds)
         seen = seen_of(schedule, batch, rounds, drafting, now=now(), seconds=watch.total)
         self._observe(rounds, decisions, endings, seen)
         outputs = self._answer(work, endings)
@@ -209,7 +211,7 @@ class Engine:
             phases=phases,
             rows=batch.real_rows,
             padded_rows=batch.padding,
-            prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
+            prefill_rows=schedule.prefill_rows,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting) + len(self._entrance),
             committed=sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)]),
@@ -241,16 +243,21 @@ class Engine:
             self._memory.copy(copy.source, copy.target)
         return schedule
 
-    def _choose(self, decodes: list[Sequence]) -> list[Decision]:
+    def _choose(self, schedule: Schedule) -> list[Decision]:
         """One decision per decoding sequence; room for its draft is reserved before anyone writes there."""
+        decodes, wants = schedule.decodes, self._policy.wants_options
         load = LoadView(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
             kv_free=self.pool.available / self.pool.total,
             now=now(),
             context=sum(sequence.table.committed for sequence in decodes),
+            prefill_rows=schedule.prefill_rows,
         )
-        views = [view(sequence, self._roster.options) for sequence in decodes]
+        views = [
+            view(sequence, self._roster.options if wants or sequence.request.k else None)
+            for sequence in decodes
+        ]
         decisions = self._policy.decide(load, views)
         return [
             granted(decision, self.scheduler.grant(sequence, decision.tokens))
@@ -309,6 +316,12 @@ class Engine:
                 sequence.grammar.commit(ending.tokens)
             endings.append(ending)
         return endings
+
+    def _tell(self, rounds: list[Round]) -> None:
+        """What was behind some of the decisions; each round has its turn."""
+        turn = self.steps * _TOLD
+        for place in {at % len(rounds) for at in range(turn, turn + _TOLD)} if rounds else ():
+            rounds[place] = told(rounds[place], self._policy.account(place))
 
     def _observe(
         self, rounds: list[Round], decisions: list[Decision], endings: list[Ending], step: StepSeen

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec import structs
+
 from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.batch import RaggedBatch
 from engine.commit import Ending
@@ -9,11 +11,13 @@ from engine.draft.base import Draft
 from engine.draft.match import LONGEST_DRAFT
 from engine.scheduler import Schedule
 from engine.sequence import Sequence, Tally
-from policies.base import Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
+from policies.base import Account, Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
 
 
-def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]]) -> RequestView:
-    """What the policy may know of a text. options: what there is to draft with, asked for where drafts are allowed."""
+def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]] | None) -> RequestView:
+    """What the policy may know of a text. options: what there is to draft with, asked for where drafts are allowed;
+    None where nobody wants to know.
+    """
     request = sequence.request
     speculate = request.speculate and request.sampling.prompt_logprobs is None
     return RequestView(
@@ -25,7 +29,7 @@ def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]]) 
         speculate=speculate,
         fixed_k=request.k,
         forced=_forced(sequence) if speculate else 0,
-        options=options(sequence) if speculate else (),
+        options=options(sequence) if speculate and options is not None else (),
     )
 
 
@@ -66,6 +70,13 @@ def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: En
     )
 
 
+def told(r: Round, account: Account) -> Round:
+    """The round, with what was behind its decision; with the text that it has where it turned out otherwise."""
+    if not account.goodput or r.reason == Reason.NO_ROOM:
+        return r
+    return structs.replace(r, text=account.text, goodput=account.goodput, alternatives=account.alternatives)
+
+
 def observation(r: Round, decision: Decision, ending: Ending) -> Observation:
     """What the policy learns from a round."""
     option = decision.option
@@ -96,7 +107,7 @@ def seen_of(
         now=now,
         seconds=seconds,
         rows=batch.rows,
-        prefill_rows=sum(chunk.rows for chunk in schedule.chunks),
+        prefill_rows=schedule.prefill_rows,
         padding=batch.padding,
         sequences=len(schedule.decodes),
         context=sum(len(sequence.tokens) for sequence in schedule.decodes),

@@ -36,6 +36,11 @@ class Schedule(NamedTuple):
     copies: list[Copy]  # to be made in this order before anything is written
     preempted: int
 
+    @property
+    def prefill_rows(self) -> int:
+        """Rows of prompts."""
+        return sum(chunk.rows for chunk in self.chunks)
+
 
 class Prefix(NamedTuple):
     """What is there already of a text that is about to begin."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.base import Observation
 from policies.evidence import (
@@ -141,6 +142,11 @@ class AcceptanceEstimates:
     def own(self, slot: int) -> bool:
         """Whether the estimate rests on anything that a request has shown itself."""
         return slot not in self._class_rows
+
+    def has_own(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """The same for many."""
+        owned: NDArray[np.bool_] = self._evidence.parents(slots) != PRIOR
+        return owned
 
     def rates(self, request: str, traffic_class: str, arm: Arm) -> Rates:
         """What to expect of an arm for a request, in two numbers."""

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     FORCED = "forced"  # the grammar leaves no choice: a draft that costs rows and nothing else
     NO_OFFER = "no_offer"  # no proposer has a guess for this text now
     NO_ROOM = "no_room"  # remaining tokens, context or KV blocks allow fewer
+    SLOWER = "slower"  # k = 0: at this load, drafting was measured to be slower than none
+    PLAIN = "plain"  # k = 0 for one step, to measure what a step without drafts takes
 
 
 class LoadState(IntEnum):
@@ -57,8 +59,7 @@ class Option(NamedTuple):
     owed: int = 0  # tokens of the text that it must read before it can guess, beside the last one
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """How far to draft for one request in one round, who does it, and why."""
 
     k: int  # levels: of a chain, its tokens
@@ -73,8 +74,16 @@ class Decision:
         return self.nodes or self.k
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class Account(NamedTuple):
+    """What was behind a decision, for people."""
+
+    text: str  # the decision's clause, with what was expected
+    goodput: float = 0.0  # tokens a second that the step was expected to bring; 0 where that was not reckoned
+    alternatives: tuple[tuple[str, int, float], ...] = ()
+    """(proposer, k, goodput had it been chosen) of the two best others, the better one first; "none" for k = 0."""
+
+
+class RequestView(NamedTuple):
     """What a policy may know of a running request."""
 
     request: str
@@ -85,9 +94,7 @@ class RequestView:
     speculate: bool  # False: the request asked for plain decoding
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
     forced: int = 0  # next tokens that its grammar leaves no choice about
-    options: tuple[
-        Option, ...
-    ] = ()  # what there is to choose from, proposers in the order of the configuration
+    options: tuple[Option, ...] = ()  # to choose from, proposers in the order of the configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ class LoadView:
     kv_free: float  # share of KV blocks that are free, 0 to 1
     now: float = 0.0  # seconds on a clock that never goes back
     context: int = 0  # tokens that those which decode attend to, summed over them
+    prefill_rows: int = 0  # of prompts, in the step that starts now
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +163,17 @@ class Policy(Protocol):
     def load_state(self) -> LoadState:
         """What the load allowed at the last `decide`."""
 
+    @property
+    def wants_options(self) -> bool:
+        """Whether the next `decide` looks at what there is to draft with; else requests come without options."""
+        return True
+
     def decide(self, load: LoadView, requests: Sequence[RequestView]) -> list[Decision]:
         """One decision per request, in order. Advances the policy's own step count by one."""
+
+    def account(self, place: int) -> Account:  # noqa: ARG002
+        """What was behind a decision of the last `decide`, by its place there. Costs more than the decision did."""
+        return Account("")
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Learn from the rounds of the step just committed, and from what it took."""

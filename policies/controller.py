@@ -12,13 +12,16 @@ For each request, in this order; the reason names what settled it last:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
+from policies.adaptive import Adaptive, Allowed
 from policies.base import (
     GRAMMAR,
+    Account,
     Decision,
     LoadState,
     LoadView,
@@ -31,14 +34,48 @@ from policies.base import (
 from policies.cost import DraftCost, StepCosts
 from policies.cost_error import CostError
 from policies.cost_model import CostModel
-from policies.load import LoadPolicy
+from policies.load import LoadLimit, LoadPolicy
 from policies.picker import Picker
 from policies.probe import Probes
 from policies.settings import PolicySettings
 from policies.tenants import Cap, caps
 from policies.textbook import at, chooser
 
+_BY_NUMBERS: Final = frozenset({Reason.ACCEPTANCE, Reason.CLASS_PRIOR, Reason.LOW_ACCEPTANCE})
+_SETTLED: Final = frozenset({Reason.NO_OFFER, Reason.LOAD_OFF})  # without a look at numbers
+
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
+
+
+class _Ceilings(NamedTuple):
+    """What holds a step's drafts back."""
+
+    limit: LoadLimit
+    of_load: Decision
+    of_tenants: Mapping[int, Cap]  # by place
+
+    def of(self, place: int) -> Decision:
+        """By load and tenant."""
+        return _lower(self.of_load, self.of_tenants.get(place))
+
+    def allowed(
+        self, views: Sequence[RequestView], places: Sequence[int], *, rows: int, sequences: int
+    ) -> Allowed:
+        """To these requests, which have these places in their step."""
+        left = np.fromiter((view.remaining_tokens for view in views), np.intp, len(views)) - 1
+        room, most = left.copy(), np.minimum(left, self.limit.cap)
+        trees = np.full(len(views), self.limit.state is LoadState.FULL)
+        capped = [(i, self.of_tenants[place]) for i, place in enumerate(places) if place in self.of_tenants]
+        for i, cap in capped:
+            most[i], room[i] = min(most[i], cap.k), min(room[i], cap.k)
+            trees[i] &= not cap.chains
+
+        def why(i: int) -> Decision:
+            above = self.of(places[i])
+            return above if above.k <= left[i] else _no_room(int(left[i]))
+
+        context = sum(view.context_tokens for view in views)
+        return Allowed(most, room, trees, self.limit.bound, sequences, rows, context, why)
 
 
 class Controller(Policy):
@@ -51,7 +88,10 @@ class Controller(Policy):
         self._picker = Picker(self._estimates, _agreed(self._costs.now, settings), settings)
         self._load = LoadPolicy(settings)
         self._probes = Probes(settings, self._picker)
+        self._adaptive = Adaptive(self._estimates, _agreed(self._costs.now, settings), settings)
         self._state = LoadState.FULL
+        self._decisions: list[Decision] = []  # of the last step
+        self._places: dict[int, int] = {}  # of those of its requests that were decided together, among these
         self._apply(settings)
 
     @property
@@ -76,6 +116,7 @@ class Controller(Policy):
         self._apply(settings)
         self._estimates.configure(settings.half_life, settings.prior)
         self._picker.configure(_agreed(self._costs.now, settings), settings)
+        self._adaptive.configure(_agreed(self._costs.now, settings), settings)
         self._load.configure(settings)
         self._probes.configure(settings)
 
@@ -99,6 +140,8 @@ class Controller(Policy):
         tenants = caps(requests, self._settings.tenants)
         if tenants:
             requests = [_chains(request, tenants.get(place)) for place, request in enumerate(requests)]
+        if self._together:
+            return self._decide_together(load, requests, _Ceilings(limit, ceiling, tenants))
         decisions = [
             self._forced(request) or self._chosen(request, _lower(ceiling, tenants.get(place)))
             for place, request in enumerate(requests)
@@ -107,17 +150,30 @@ class Controller(Policy):
         self._probes.place(requests, decisions, limit)
         for place, cap in tenants.items():
             decisions[place] = _within(decisions[place], cap)
+        self._decisions, self._places = decisions, {}
         return decisions
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         """Learn from the rounds of the step just committed; from forced tokens there is nothing to learn."""
         self._load.observe(step)
+        if self._together:
+            self._adaptive.observe(step)
         if self._costs.observe(step):
             self._reckon()
         self._estimates.observe([seen for seen in observations if seen.proposer != GRAMMAR])
 
+    def account(self, place: int) -> Account:
+        """See Policy. Numbers are there where the whole batch was reckoned with."""
+        decision = self._decisions[place]
+        at = self._places.get(place)
+        if at is None or decision.reason in _SETTLED:
+            return Account(decision.text)
+        found = self._adaptive.account(at)
+        return found if decision.reason in _BY_NUMBERS else found._replace(text=decision.text)
+
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""
+        self._adaptive.forget(request)
         self._estimates.forget(request)
         self._picker.forget(request)
         self._probes.forget(request)
@@ -126,12 +182,38 @@ class Controller(Policy):
         """What each class has shown."""
         return self._estimates.classes()
 
+    @property
+    def wants_options(self) -> bool:
+        """See Policy."""
+        return self._drafting and (not self._together or self._adaptive.wants_options)
+
+    def _decide_together(
+        self, load: LoadView, requests: Sequence[RequestView], ceilings: "_Ceilings"
+    ) -> list[Decision]:
+        """Those who leave it to the policy, all at once; the others as they ask."""
+        decisions = {
+            place: self._forced(request) or self._chosen(request, ceilings.of(place))
+            for place, request in enumerate(requests)
+            if request.forced or not request.speculate or request.fixed_k is not None
+        }
+        free = [place for place in range(len(requests)) if place not in decisions]
+        if free:
+            rows = load.prefill_rows + len(requests) + sum(each.tokens for each in decisions.values())
+            views = [requests[place] for place in free]
+            allowed = ceilings.allowed(views, free, rows=rows, sequences=len(requests))
+            decisions |= zip(free, self._adaptive.decide(views, allowed), strict=True)
+        self._places = {place: among for among, place in enumerate(free)}
+        self._decisions = [decisions[place] for place in range(len(requests))]
+        return self._decisions
+
     def _reckon(self) -> None:
+        self._adaptive.reckon(_agreed(self._costs.now, self._settings))
         self._picker.configure(_agreed(self._costs.now, self._settings), self._settings)
 
     def _apply(self, settings: PolicySettings) -> None:
         self._chooser = chooser(settings, self._picker)
         self._settings = settings
+        self._together = settings.kind == "goodput" and settings.k_max > 0
         self._k_max = settings.k_max
         self._drafting = settings.kind != "off" and settings.k_max > 0
 
@@ -152,7 +234,7 @@ class Controller(Policy):
         if wanted.k <= most:
             return wanted
         why = ceiling if ceiling.k <= room else _no_room(room)
-        return replace(self._wanted(request, most), reason=why.reason, text=why.text) if most else why
+        return self._wanted(request, most)._replace(reason=why.reason, text=why.text) if most else why
 
     def _wanted(self, request: RequestView, most: int) -> Decision:
         """The best draft of at most so many levels."""
@@ -196,7 +278,7 @@ def _chains(request: RequestView, cap: Cap | None) -> RequestView:
     """The request, without trees where its tenant's tokens are counted."""
     if cap is None or not cap.chains:
         return request
-    return replace(request, options=tuple(option for option in request.options if option.width == 1))
+    return request._replace(options=tuple(option for option in request.options if option.width == 1))
 
 
 @cache

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from policies.lengths import Bools, Drafts, Floats, Ints, Prices, Slots
+from policies.lengths import Bools, Drafts, Floats, Ints, Prices, Slots, rows_of_levels
 
-__all__ = ["Allocation", "Offers", "Prices", "allocate"]
+__all__ = ["Allocation", "Offers", "Prices", "allocate", "plain"]
 
 _ROUNDS: Final = 3  # of prices and options, at most
 _SWEEPS: Final = 2  # over the limits of all proposers: one that stops drafting makes room for another
@@ -32,14 +32,16 @@ class Offers(NamedTuple):
     width: Ints  # [O, b] rows of a level
     owed: Floats  # [O, b] tokens of the text to be read before
     held: Bools  # [b] must draft, as far as gains and bound allow
+    nodes: int  # rows of a tree, at most
 
     def at(self, place: Ints) -> Drafts:
         """One option of each request."""
-        if self.gains.shape[1] == 1:
-            return Drafts(self.gains[:, 0], self.proposer[0], self.width[0], self.owed[0], self.held)
+        gains, proposer, width, owed, held, nodes = self
+        if gains.shape[1] == 1:
+            return Drafts(gains[:, 0], proposer[0], width[0], owed[0], held, nodes)
         mine = place, np.arange(len(place))
-        gains = np.ascontiguousarray(self.gains[:, *mine])
-        return Drafts(gains, self.proposer[mine], self.width[mine], self.owed[mine], self.held)
+        gains = np.ascontiguousarray(gains[:, *mine])
+        return Drafts(gains, proposer[mine], width[mine], owed[mine], held, nodes)
 
 
 class Allocation(NamedTuple):
@@ -74,6 +76,13 @@ def allocate(
     return best
 
 
+def plain(requests: int, prices: Prices) -> Allocation:
+    """No drafts at all."""
+    nothing = np.zeros(requests, dtype=np.intp)
+    limits = np.zeros(len(prices.level), dtype=np.intp)
+    return Allocation(nothing, nothing, limits, 0, float(requests), float(prices.step[0]))
+
+
 def _given(
     offers: Offers, place: Ints, prices: Prices, bound: float | None, limits: Ints | None
 ) -> Allocation:
@@ -97,7 +106,8 @@ def _starts(offers: Offers, prices: Prices, near: Allocation | None) -> Iterator
 
 def _surplus(offers: Offers, prices: Prices, price: float, rows: int) -> Floats:
     """[K + 1, O, b] of each option with up to 0, 1, ... levels, passes left out. -inf: there is no such draft."""
-    per_level = price * offers.width * (prices.row(rows) + prices.node[offers.proposer])
+    of_levels = rows_of_levels(len(offers.gains), offers.width, offers.nodes)
+    per_level = price * of_levels * (prices.row(rows) + prices.node[offers.proposer])
     levels = np.zeros((len(offers.gains) + 1, *offers.proposer.shape))
     np.cumsum(offers.gains - per_level, axis=0, out=levels[1:])
     levels[1:] -= price * prices.owed[offers.proposer] * offers.owed

@@ -21,6 +21,7 @@ Bools = NDArray[np.bool_]
 
 _SWEEPS: Final = 2  # over the limits of several proposers, at most
 _FEW: Final = 128  # slots up to which every limit is tried: there a step's cost may be as uneven as it likes
+_NOTHING: Final = 1e-12  # seconds; so that a level which costs nothing has a key
 
 
 class Prices(NamedTuple):
@@ -46,9 +47,10 @@ class Drafts(NamedTuple):
         Floats  # [K, b] tokens that each level adds; 0 where it may not be taken, or where there is no option
     )
     proposer: Ints  # [b] an index into the prices
-    width: Ints  # [b] rows of a level
+    width: Ints  # [b] rows of a level: more than one in a tree
     owed: Floats  # [b] tokens of the text to be read before
     held: Bools  # [b] must draft, as far as gains and bound allow
+    nodes: int  # rows of a tree, at most: levels beyond have no more of them
 
 
 class Lengths(NamedTuple):
@@ -88,10 +90,11 @@ class Slots:
         self._present = np.flatnonzero(np.bincount(drafts.proposer, can, len(prices.level))).tolist()
         self._held = int(np.count_nonzero(held))
         self._few = levels * self._requests <= _FEW
-        self._slot_seconds: Floats | None = None  # [K, b] without rows and passes; None: the same for all
         self._keys = drafts.gains
-        if self._held or len(self._present) != 1 or self._differ(can):
-            self._slot_seconds = self._beside_rows()
+        self._alike = not (self._held or len(self._present) != 1 or self._differ(can))
+        if not self._alike:
+            self._rows = rows_of_levels(levels, drafts.width, drafts.nodes)  # [K, b]
+            self._seconds = self._beside_rows()  # [K, b] without rows and passes
             self._keys = self._per_second(held)
 
     def best(self, near: Ints | None = None) -> Lengths:
@@ -118,7 +121,7 @@ class Slots:
 
     def under(self, limits: Ints) -> Lengths:
         """The best number of slots under these limits; none where nothing is worth its cost, or fits the bound."""
-        order = self._by_gain(limits) if self._slot_seconds is None else self._by_key(limits)
+        order = self._by_gain(limits) if self._alike else self._by_key(limits)
         seconds = order.seconds + self._passes(limits)
         tokens = order.gained + self._requests
         worth = tokens / seconds
@@ -146,8 +149,7 @@ class Slots:
 
     def _beside_rows(self) -> Floats:
         drafts, prices = self._drafts, self._prices
-        seconds = np.empty(drafts.gains.shape)
-        seconds[:] = drafts.width * prices.node[drafts.proposer]
+        seconds = self._rows * prices.node[drafts.proposer]
         seconds[0] += drafts.owed * prices.owed[drafts.proposer]
         return seconds
 
@@ -156,9 +158,7 @@ class Slots:
         first has the key of the best of the drafts that begin with it.
         """
         drafts = self._drafts
-        assert self._slot_seconds is not None
-        costs = self._slot_seconds + drafts.width * self._prices.row(self._requests)
-        costs = np.maximum(costs, 1e-12)
+        costs = np.maximum(self._seconds + self._rows * self._prices.row(self._requests), _NOTHING)
         keys = drafts.gains / costs
         keys[0] = (np.cumsum(drafts.gains, axis=0) / np.cumsum(costs, axis=0)).max(axis=0)
         keys = np.minimum.accumulate(keys, axis=0)
@@ -225,14 +225,20 @@ class Slots:
         return _Order(keys, np.cumsum(keys), rows, self._prices.step[1 : len(keys) + 1])
 
     def _by_key(self, limits: Ints) -> _Order:
-        drafts = self._drafts
-        assert self._slot_seconds is not None
         keys = self._inside(limits)
         slots = np.flatnonzero(keys > 0)
         slots = slots[np.argsort(-keys.reshape(-1)[slots], kind="stable")]
-        rows = np.cumsum(drafts.width[slots % self._requests])
-        seconds = self._prices.step[rows] + np.cumsum(self._slot_seconds.reshape(-1)[slots])
-        return _Order(keys.reshape(-1)[slots], np.cumsum(drafts.gains.reshape(-1)[slots]), rows, seconds)
+        rows = np.cumsum(self._rows.reshape(-1)[slots])
+        seconds = self._prices.step[rows] + np.cumsum(self._seconds.reshape(-1)[slots])
+        return _Order(
+            keys.reshape(-1)[slots], np.cumsum(self._drafts.gains.reshape(-1)[slots]), rows, seconds
+        )
+
+
+def rows_of_levels(levels: int, width: Ints, nodes: int) -> Ints:
+    """[K, ...] rows that each level adds: a chain one each, a tree as many as it is wide while nodes are left."""
+    before = np.arange(levels).reshape(-1, *[1] * width.ndim) * width
+    return np.where(width > 1, np.clip(nodes - before, 0, width), 1)
 
 
 def _with(limits: Ints, p: int, limit: int) -> Ints:

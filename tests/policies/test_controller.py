@@ -129,7 +129,7 @@ def test_the_reason_names_what_settled_k_last(rules, request_view, running, expe
     decision = only(
         Controller(PolicySettings(**{"draft_cost": 0.02, "row_cost": 0.06, **rules})), request_view, running
     )
-    assert expected in {replace(decision, option=None), (decision.k, decision.reason)}
+    assert expected in {decision._replace(option=None), (decision.k, decision.reason)}
 
 
 def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():

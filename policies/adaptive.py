@@ -1,0 +1,228 @@
+"""kind = "goodput": what brings a running batch the most tokens a second, by what was measured here.
+
+columns   what is offered, as arrays                                    policies.columns
+standing  what each request had before: no taking to and fro            policies.standing
+allocate  options and lengths of all requests together                  policies.goodput
+check     whether drafting is faster at this load at all, as measured   policies.check
+explore   a few drafts for what they show                               policies.exploring
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from policies.acceptance import AcceptanceEstimates
+from policies.account import Step, account
+from policies.base import Account, Decision, Option, Reason, RequestView, StepSeen
+from policies.check import Check, Verdict
+from policies.columns import Columns, Reader, gains
+from policies.cost import FREE, StepCosts
+from policies.exploring import Batch, Exploring
+from policies.goodput import Allocation, Offers, Prices, allocate, plain
+from policies.lengths import Bools, Floats, Ints
+from policies.settings import PolicySettings
+from policies.standing import FAVOUR, OFF, Standing
+
+_MOST_MADE: Final = 1 << 14  # decisions that are kept
+
+
+class Allowed(NamedTuple):
+    """What a step may do for `b` requests that leave their k to the policy."""
+
+    most: Ints  # [b] levels, by load, tenant and room
+    room: Ints  # [b] levels, by room alone
+    trees: Bools  # [b] whether drafts may be wider than a chain
+    bound: float | None  # seconds of the step
+    sequences: int  # that decode in it, others too
+    rows: int  # of it, without these requests' drafts
+    context: int  # tokens attended to
+    why: Callable[[int], Decision]  # of a request that `most` holds back
+
+
+class Adaptive:
+    """Decides for a whole batch at once."""
+
+    def __init__(self, estimates: AcceptanceEstimates, costs: StepCosts, settings: PolicySettings) -> None:
+        self._estimates = estimates
+        self._reader = Reader(estimates)
+        self._standing = Standing()
+        self._exploring = Exploring(self._standing, settings)
+        self._check = Check()
+        self._steps = 0
+        self._ruled_out = 0  # steps in a row in which load or check left no drafts
+        self._chose: bool | None = False  # whether the last step has drafts; None: only for what they show
+        self._near: Allocation | None = None
+        self._told: Step | None = None
+        self._made: dict[tuple[Option | None, int, int], Decision] = {}
+        self.configure(costs, settings)
+
+    def configure(self, costs: StepCosts, settings: PolicySettings) -> None:
+        """Take other costs and settings; what was learned and given is kept."""
+        self._settings = settings
+        self._exploring.configure(settings)
+        self._made.clear()
+        self.reckon(costs)
+
+    def reckon(self, costs: StepCosts) -> None:
+        """Take other costs."""
+        self._costs = costs
+
+    @property
+    def wants_options(self) -> bool:
+        """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe."""
+        return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
+
+    def decide(self, requests: Sequence[RequestView], allowed: Allowed) -> list[Decision]:
+        """One decision for each request."""
+        self._steps += 1
+        names, classes, *_, options = zip(*requests, strict=True)
+        columns = self._reader.columns(names, classes, options)
+        rows = self._standing.rows(names)
+        prices = self._prices(allowed, len(names))
+        verdict = self._verdict(allowed)
+        levels = self._levels(columns, allowed, allowed.room if self._ruled_out else allowed.most)
+        added = gains(self._estimates.table, columns, levels, self._settings.k_max)
+        found = plain(len(names), prices)
+        if verdict is Verdict.DRAFT and not self._ruled_out:
+            found = self._allocated(columns, rows, added, prices, allowed.bound)
+        batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
+        codes = self._codes(columns, found, levels, verdict)
+        place, k = self._explored(batch, found, codes, verdict)
+        self._told = Step(columns, added, prices, place, k, found, options, self._settings.tree_nodes)
+        decisions = self._decisions(options, place.tolist(), k.tolist(), codes.tolist(), allowed.sequences)
+        return self._held_back(decisions, found.k, allowed)
+
+    def account(self, place: int) -> Account:
+        """What was behind a decision of the last `decide`."""
+        assert self._told is not None
+        return account(self._told, place)
+
+    def observe(self, step: StepSeen) -> None:
+        """Learn from what the step took that was decided last."""
+        if self._chose is not None and step.sequences:
+            costs = self._costs
+            reckoned = costs.step(step.sequences) + costs.sequence * step.sequences + costs.key * step.context
+            self._check.observe(step, reckoned, drafted=self._chose)
+
+    def forget(self, request: str) -> None:
+        """The request has ended."""
+        self._standing.forget(request)
+
+    def _verdict(self, allowed: Allowed) -> Verdict:
+        verdict = self._check.verdict(allowed.sequences)
+        ruled_out = verdict is Verdict.REST or not allowed.most.any()
+        self._ruled_out = self._ruled_out + 1 if ruled_out else 0
+        return verdict
+
+    def _levels(self, columns: Columns, allowed: Allowed, most: Ints) -> Ints:
+        """[O, b] of each option."""
+        levels = np.minimum(columns.k, np.minimum(most, self._settings.k_max))
+        if columns.trees:
+            of_trees = np.where(allowed.trees, np.minimum(levels, self._settings.tree_nodes), 0)
+            levels = np.where(columns.width > 1, of_trees, levels)
+        return levels
+
+    def _prices(self, allowed: Allowed, requests: int) -> Prices:
+        costs = self._costs
+        most = max(self._settings.k_max, self._settings.tree_nodes) * requests
+        beside = costs.sequence * allowed.sequences + costs.key * allowed.context
+        drafts = [costs.draft(name) for name in self._reader.proposers] or [FREE]
+        by_kind = np.array([(each.fixed, each.level, each.node, each.owed) for each in drafts]).T
+        return Prices(costs.table(allowed.rows + most)[allowed.rows :] + beside, *by_kind)
+
+    def _allocated(
+        self, columns: Columns, rows: Ints, added: Floats, prices: Prices, bound: float | None
+    ) -> Allocation:
+        held, banned = self._standing.held(rows, columns.arm, self._steps)
+        favoured = added / np.where(columns.arm == self._standing.arm[rows], 1.0, FAVOUR)
+        if banned.any():
+            favoured[:, banned] = 0.0
+        offers = Offers(
+            favoured, columns.proposer, columns.width, columns.owed, held, self._settings.tree_nodes
+        )
+        near = self._near if self._near is not None and len(self._near.limits) == len(prices.level) else None
+        found = allocate(offers, prices, bound=bound, near=near)
+        self._near = found
+        could = np.flatnonzero((added[0] > 0).any(axis=0))
+        arms = np.where(found.k > 0, columns.arm[found.place, np.arange(len(found.k))], OFF)
+        self._standing.give(rows[could], columns.arm[:, could], arms[could], self._steps)
+        return found
+
+    def _codes(self, columns: Columns, found: Allocation, levels: Ints, verdict: Verdict) -> Ints:
+        """[b] index of each reason in _REASONS."""
+        slots = columns.slot[found.place, np.arange(len(found.k))]
+        drafting = np.where(self._estimates.has_own(slots), _OWN, _OF_CLASS)
+        none = _NONE_BY[verdict]
+        return np.where(found.k > 0, drafting, np.where((levels > 0).any(axis=0), none, _NO_OFFER))
+
+    def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> tuple[Ints, Ints]:
+        """(places, levels) with what is to be tried; the codes follow."""
+        place, k = found.place.copy(), found.k.copy()
+        self._chose = found.rows > 0
+        exploring = self._exploring
+        exploring.earn(found.seconds, float(batch.prices.step[0]))
+        if verdict is not Verdict.LOOK and (
+            not self._ruled_out or self._ruled_out % self._settings.probe_every == 0
+        ):
+            tries = exploring.probes(batch, k == 0, one=bool(self._ruled_out))
+            look = exploring.look(batch, place, k, 1.0 / found.goodput, self._steps)
+            for each in [*tries, *([look] if look else [])]:
+                place[each.request], k[each.request], codes[each.request] = each.place, each.k, _PROBE
+                self._chose = self._chose or None
+        exploring.drafted(batch, place, np.flatnonzero(k), self._steps)
+        return place, k
+
+    def _decisions(
+        self,
+        options: tuple[tuple[Option, ...], ...],
+        places: list[int],
+        ks: list[int],
+        codes: list[int],
+        sequences: int,
+    ) -> list[Decision]:
+        if len(self._made) > _MOST_MADE:
+            self._made.clear()
+        made, decisions = self._made, []
+        for offered, place, k, code in zip(options, places, ks, codes, strict=True):
+            key = (offered[place] if k else None, k, code)
+            decision = made.get(key) or made.setdefault(key, self._decision(*key))
+            decisions.append(decision)
+        if _SLOWER in codes or _PLAIN in codes:
+            text = self._check.text(sequences)
+            decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
+        return decisions
+
+    def _decision(self, option: Option | None, k: int, code: int) -> Decision:
+        reason, text = _REASONS[code]
+        if option is None:
+            return Decision(k, reason, text)
+        nodes = min(option.width * k, self._settings.tree_nodes) if option.width > 1 else 0
+        return Decision(
+            k, reason, f"{option.proposer} {text.format(k=k)}", option, max(nodes, k) if nodes else 0
+        )
+
+    def _held_back(self, decisions: list[Decision], k: Ints, allowed: Allowed) -> list[Decision]:
+        """With the reason of those that would have more, but for load, tenant or room."""
+        bound = np.flatnonzero((k == allowed.most) & (allowed.most < self._settings.k_max))
+        for i in bound.tolist():
+            if decisions[i].reason not in _NOT_HELD:
+                why = allowed.why(i)
+                decisions[i] = decisions[i]._replace(reason=why.reason, text=why.text)
+        return decisions
+
+
+_OWN, _OF_CLASS, _LOW, _NO_OFFER, _SLOWER, _PLAIN, _PROBE = range(7)
+
+_REASONS: Final = (
+    (Reason.ACCEPTANCE, "brings the batch most with k = {k}, by what this request has shown"),
+    (Reason.CLASS_PRIOR, "brings the batch most with k = {k}, by what its class has shown"),
+    (Reason.LOW_ACCEPTANCE, "a draft costs more than it brings"),
+    (Reason.NO_OFFER, "no proposer has a guess"),
+    (Reason.SLOWER, "drafts were measured to be slower here"),
+    (Reason.PLAIN, "a step without drafts, to compare"),
+    (Reason.PROBE, "probes with k = {k}"),
+)
+_NONE_BY: Final = {Verdict.DRAFT: _LOW, Verdict.REST: _SLOWER, Verdict.LOOK: _PLAIN}
+_MEASURED: Final = frozenset({Reason.SLOWER, Reason.PLAIN})
+_NOT_HELD: Final = frozenset({Reason.PROBE, Reason.SLOWER, Reason.PLAIN})

@@ -1,0 +1,154 @@
+"""Drafts that are made for what they show: k = 0 yields no evidence and would otherwise never end, and what is never
+chosen shows nothing either.
+
+probe   a round of a request at k = 0 that drafts, `probe_every` of its rounds after its last draft at the earliest;
+        who has waited longest comes first
+look    a round of a request that drafts, left to another of its options
+purse   what both may cost: `SHARE` of the time, by what a step is reckoned to take. It is full at the start, so that
+        what is new is tried soon; what it cannot pay for waits
+
+So every request at k = 0 is probed, in turn: within `probe_every` of its rounds if the purse allows, else as soon as
+the share pays for those before it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from policies.acceptance import MAX_CLASSES
+from policies.columns import Columns
+from policies.lengths import Bools, Ints, Prices
+from policies.settings import PolicySettings
+from policies.standing import Standing
+
+SHARE: Final = 0.005
+"""Of the time: what probes and looks may cost together."""
+
+PURSE: Final = 4.0
+"""Plain steps that the purse holds."""
+
+_SOON: Final = 4  # steps between two looks of a class, whatever the purse holds
+_NEVER: Final = -(1 << 40)
+
+
+class Try(NamedTuple):
+    """A draft for what it shows."""
+
+    request: int  # its index in the batch
+    place: int  # of the option
+    k: int
+
+
+class Batch(NamedTuple):
+    """What may be tried in a step."""
+
+    classes: Sequence[str]  # [b]
+    rows: Ints  # [b] see policies.standing
+    columns: Columns
+    levels: Ints  # [O, b] what each option may have, caps of all kinds considered
+    prices: Prices
+    nodes: int  # of a tree, at most
+
+
+class Exploring:
+    """Says what is to be tried, and pays for it."""
+
+    def __init__(self, standing: Standing, settings: PolicySettings) -> None:
+        self._standing = standing
+        self._classes: dict[str, int] = {}
+        self._tried = np.full((8, 8), _NEVER, dtype=np.intp)  # [classes, arms] step of the last draft
+        self._looked = np.full(8, _NEVER, dtype=np.intp)  # [classes] step of the last look
+        self._purse = PURSE  # plain steps
+        self.configure(settings)
+
+    def configure(self, settings: PolicySettings) -> None:
+        """Change how often and how far; what is in the purse stays."""
+        self._every, self._k = settings.probe_every, min(settings.probe_k, settings.k_max)
+
+    def earn(self, seconds: float, plain: float) -> None:
+        """A step takes so long, where a plain one takes `plain`."""
+        self._purse = min(self._purse + SHARE * seconds / plain, PURSE)
+
+    def probes(self, batch: Batch, idle: Bools, *, one: bool) -> list[Try]:
+        """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked."""
+        waited = self._standing.idle
+        waited[batch.rows] += idle
+        waiting = idle & (one | (waited[batch.rows] >= self._every)) & (batch.levels > 0).any(axis=0)
+        if not waiting.any():
+            return []
+        due = np.flatnonzero(waiting)
+        found: list[Try] = []
+        drafting: set[int] = set()
+        for i in due[np.argsort(-waited[batch.rows[due]], kind="stable")].tolist():
+            place = self._stalest(batch, i, np.flatnonzero(batch.levels[:, i] > 0))
+            k = min(self._k, int(batch.levels[place, i]))
+            if not self._pays(batch, i, place, k, drafting, lost=0.0):
+                break
+            found.append(Try(i, place, k))
+            if one:
+                break
+        return found
+
+    def look(self, batch: Batch, chosen: Ints, k: Ints, gained: float, step: int) -> Try | None:
+        """Of the request whose turn it is, if it drafts. chosen, k: [b] places and levels; gained: seconds that a token
+        of its draft saves, about.
+        """
+        i = step % len(chosen)
+        others = batch.levels[:, i] > 0
+        if len(others) < 2 or not k[i]:
+            return None
+        of_class = self._class(batch.classes[i])
+        others[chosen[i]] = False
+        if step - self._looked[of_class] < _SOON or not others.any():
+            return None
+        place = self._stalest(batch, i, np.flatnonzero(others))
+        levels = min(max(int(k[i]), self._k), int(batch.levels[place, i]))
+        if not self._pays(batch, i, place, levels, set(), lost=gained):
+            return None
+        self._looked[of_class] = step
+        return Try(i, place, levels)
+
+    def drafted(self, batch: Batch, chosen: Ints, drafts: Ints, step: int) -> None:
+        """These requests draft [indices into the batch], by the options at these places [b]."""
+        self._standing.idle[batch.rows[drafts]] = 0
+        classes = np.fromiter((self._class(batch.classes[i]) for i in drafts.tolist()), np.intp, len(drafts))
+        arms = batch.columns.arm[chosen[drafts], drafts]
+        self._room(int(arms.max(initial=0)))
+        self._tried[classes, arms] = step
+
+    def _stalest(self, batch: Batch, i: int, places: Ints) -> int:
+        """Of these options of a request, the one that its class has tried least lately."""
+        arms = batch.columns.arm[places, i]
+        self._room(int(arms.max()))
+        return int(places[self._tried[self._class(batch.classes[i]), arms].argmin()])
+
+    def _pays(self, batch: Batch, i: int, place: int, k: int, drafting: set[int], *, lost: float) -> bool:
+        """Whether the purse has what this costs, beside others by those who are `drafting` for a try already."""
+        columns, prices = batch.columns, batch.prices
+        p, width = int(columns.proposer[place, i]), int(columns.width[place, i])
+        rows = k if width == 1 else min(width * k, batch.nodes)
+        seconds = rows * (prices.row(0) + prices.node[p]) + columns.owed[place, i] * prices.owed[p] + lost
+        if p not in drafting:
+            seconds += prices.fixed[p] + k * prices.level[p]
+        cost = float(seconds / prices.step[0])
+        if cost > self._purse and self._purse < PURSE:
+            return False
+        self._purse -= cost
+        drafting.add(p)
+        return True
+
+    def _class(self, name: str) -> int:
+        known = self._classes.get(name)
+        if known is None:
+            if len(self._classes) >= MAX_CLASSES:
+                return 0
+            known = self._classes[name] = len(self._classes)
+            if known >= len(self._tried):
+                self._tried = np.concatenate([self._tried, np.full_like(self._tried, _NEVER)])
+                self._looked = np.concatenate([self._looked, np.full_like(self._looked, _NEVER)])
+        return known
+
+    def _room(self, arm: int) -> None:
+        while arm >= self._tried.shape[1]:
+            self._tried = np.concatenate([self._tried, np.full_like(self._tried, _NEVER)], axis=1)
