@@ -163,7 +163,7 @@ class _Measurement:
             (n, options): self._bar.measured(
                 f"price, {n} sequences, options {options}",
                 _SMALL,
-                partial(price.decide_seconds, policy, n, options, repeats),
+                partial(price.decide_seconds, n, options, repeats),
             )
             for options in (1, len(price.OPTIONS))
             for n in (price.SEQUENCES[:2] if self._args.quick else price.SEQUENCES)

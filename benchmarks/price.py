@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 from unittest.mock import patch
@@ -16,6 +15,7 @@ from benchmarks.steady import Ask, started, timed_step
 from engine.core import Engine
 from policies.base import Decision, Drafting, LoadView, Observation, Option, RequestView, StepSeen
 from policies.controller import Controller
+from policies.cost import DraftCost, StepCosts
 
 SEQUENCES: Final = (64, 256, 1024, 4096)
 OPTIONS: Final = (
@@ -91,26 +91,36 @@ class _Crowd:
         return found
 
 
-def decide_seconds(controller: Controller, sequences: int, options: int, repeats: int) -> float:
-    """The median of so many decisions for all sequences, by a controller that has learned from earlier ones."""
-    crowd, took = _Crowd(sequences, options), []
-    own = deepcopy(controller)
-    own.configure(DRAFTED)
+def decide_seconds(sequences: int, options: int, repeats: int) -> float:
+    """The median of so many decisions for all sequences, by a policy that has learned from earlier ones."""
+    costs = _roomy(sequences)
+    policy, crowd, took = Controller(DRAFTED, costs), _Crowd(sequences, options), []
     now = 0.0
     for _ in range(_WARM + repeats):
         views, load = crowd.views(), LoadView(sequences, 0, 0.5, now)
         begin = time.perf_counter()
-        decisions = own.decide(load, views)
+        decisions = policy.decide(load, views)
         took.append(time.perf_counter() - begin)
         observations = crowd.observations(views, decisions)
-        step = _seen(own, now, decisions, observations)
+        step = _seen(costs, now, decisions, observations)
         now = step.now
-        own.observe(observations, step)
+        policy.observe(observations, step)
     return statistics.median(took[_WARM:])
 
 
+def _roomy(sequences: int) -> StepCosts:
+    """A machine on which nine times the rows take twice the time, so that there are lengths to decide on."""
+    steps = ((1, 8e-3), (sequences, 10e-3), (9 * sequences, 20e-3))
+    drafts = {
+        "eagle": DraftCost(0.3e-3, 0.2e-3),
+        "ngram": DraftCost(0.01e-3),
+        "model": DraftCost(1e-3, 0.2e-3),
+    }
+    return StepCosts(steps, drafts)
+
+
 def _seen(
-    controller: Controller, now: float, decisions: Sequence[Decision], observations: Sequence[Observation]
+    costs: StepCosts, now: float, decisions: Sequence[Decision], observations: Sequence[Observation]
 ) -> StepSeen:
     """A step that took what the costs say."""
     rows = sum(1 + decision.tokens for decision in decisions)
@@ -118,10 +128,10 @@ def _seen(
     for name in dict.fromkeys(d.option.proposer for d in decisions if d.option is not None):
         mine = [d for d in decisions if d.option is not None and d.option.proposer == name]
         levels, tokens = max(d.k for d in mine), sum(d.tokens for d in mine)
-        cost = controller.costs.draft(name)
+        cost = costs.draft(name)
         seconds = cost.fixed + levels * cost.level + tokens * cost.node
         drafting.append(Drafting(name, seconds, len(mine), levels, tokens))
-    seconds = float(controller.costs.table(rows)[rows]) + sum(each.seconds for each in drafting)
+    seconds = float(costs.table(rows)[rows]) + sum(each.seconds for each in drafting)
     return StepSeen(
         now=now + seconds,
         seconds=seconds,
