@@ -79,13 +79,15 @@ class Adaptive:
         names, classes, *_, options = zip(*requests, strict=True)
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
-        prices = self._prices(allowed, len(names))
+        of_prompts = self._of_prompts(allowed)
+        prices = self._prices(allowed, len(names), of_prompts)
+        bound = None if allowed.bound is None else allowed.bound - of_prompts
         verdict = self._verdict(allowed)
         levels = self._levels(columns, allowed, allowed.room if self._ruled_out else allowed.most)
         added = gains(self._estimates.table, columns, levels, self._settings.k_max)
         found = plain(len(names), prices)
         if verdict is Verdict.DRAFT and not self._ruled_out:
-            found = self._allocated(columns, rows, added, prices, allowed.bound)
+            found = self._allocated(columns, rows, added, prices, bound)
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
         codes = self._codes(columns, found, levels, verdict)
         place, k = self._explored(batch, found, codes, verdict)
@@ -123,10 +125,17 @@ class Adaptive:
             levels = np.where(columns.width > 1, of_trees, levels)
         return levels
 
-    def _prices(self, allowed: Allowed, requests: int) -> Prices:
+    def _of_prompts(self, allowed: Allowed) -> float:
+        """Seconds that prompts add to the step, which they take in any case. Left out, a second has the price that it
+        has in other steps; with them all drafts would look cheap beside a long prompt, and delay it and all who decode.
+        """
+        table = self._costs.table(allowed.rows)
+        return float(table[allowed.rows] - table[allowed.sequences])
+
+    def _prices(self, allowed: Allowed, requests: int, of_prompts: float) -> Prices:
         costs = self._costs
         most = max(self._settings.k_max, self._settings.tree_nodes) * requests
-        beside = costs.sequence * allowed.sequences + costs.key * allowed.context
+        beside = costs.sequence * allowed.sequences + costs.key * allowed.context - of_prompts
         drafts = [costs.draft(name) for name in self._reader.proposers] or [FREE]
         by_kind = np.array([(each.fixed, each.level, each.node, each.owed) for each in drafts]).T
         return Prices(costs.table(allowed.rows + most)[allowed.rows :] + beside, *by_kind)

@@ -109,7 +109,7 @@ class Adaptive:
         self.name = name
         self.reasons: Counter[str] = Counter()
         self._controller = Controller(replace(settings, load=_UNCAPPED), costs)
-        self._options = (option,)
+        self._options: tuple[Option, ...] = (option,)
         self._class_of = class_of
         self._views: list[RequestView] = []
         self._decisions: list[Decision] = []
@@ -117,7 +117,8 @@ class Adaptive:
     def lengths(self, load: LoadView, batch: Batch) -> NDArray[np.int64]:
         """Each its own."""
         pairs = zip(batch.requests.tolist(), batch.context.tolist(), strict=True)
-        self._views = [self._view(request, context) for request, context in pairs]
+        offered = self._options if self._controller.wants_options else ()
+        self._views = [self._view(request, context, offered) for request, context in pairs]
         self._decisions = self._controller.decide(load, self._views)
         self.reasons.update(decision.reason.value for decision in self._decisions)
         return np.array([decision.k for decision in self._decisions], dtype=np.int64)
@@ -132,9 +133,9 @@ class Adaptive:
         for request in requests:
             self._controller.forget(str(request))
 
-    def _view(self, request: int, context: int) -> RequestView:
+    def _view(self, request: int, context: int, offered: tuple[Option, ...]) -> RequestView:
         return RequestView(
-            str(request), self._class_of[request], "", _UNKNOWN, context, True, None, 0, self._options
+            str(request), self._class_of[request], "", _UNKNOWN, context, True, None, 0, offered
         )
 
 

@@ -112,10 +112,11 @@ class _World:
             self._admitted += 1
 
     def _step(self) -> None:
-        load = LoadView(self._running, self._arrived - self._admitted, 1.0, self.now, self._context)
+        running, waiting = self._running, self._arrived - self._admitted
         prompts = self._machine.prompt_rows(self._decoding)
         begun = self._compute(prompts)
         if self._decoding:
+            load = LoadView(running, waiting, 1.0, self.now, self._context, prompts.rows)
             self._round(load, prompts)
         else:
             self._pass(_Work(prompts, 0, 0, 0, 0, 0))

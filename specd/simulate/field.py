@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final
 
 import numpy as np
 
@@ -29,9 +29,7 @@ ADAPTIVE: Final = "adaptive"
 TABLE: Final = "table"
 OFF: Final = "off"
 STATIC: Final = "static-"
-_LEARNING: Final = {ADAPTIVE: PolicySettings().kind} | {
-    kind: kind for kind in get_args(PolicyKind) if kind not in ("static", "off")
-}
+_LEARNING: Final[dict[str, PolicyKind]] = {ADAPTIVE: "goodput", "ewma": "ewma"}
 _RESUME: Final = 0.75  # of the load at which the table ends, where drafting comes back
 
 

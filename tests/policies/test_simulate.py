@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from engine import scheduler
-from policies.base import Option
+from policies.base import LoadView, Option, RequestView
+from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import LoadSettings, PolicySettings
 from policies.simulate import (
@@ -231,6 +232,29 @@ def test_the_controller_adapts_to_what_the_texts_are():
     assert levels[0.98] > 2
     assert "low_acceptance" in found[0.02].reasons
     assert sum(found[0.98].reasons.values()) == sum(found[0.98].levels.values())
+
+
+@pytest.mark.parametrize("bound", [None, 25.0])
+def test_drafts_beside_a_long_prompt_are_as_long_as_in_other_steps(bound):
+    """A prompt is computed in any case. Where a row costs the same as elsewhere, so should a draft be chosen: reckoned
+    over the whole step, everything would look cheap beside the prompt. The latency bound still counts all of the step.
+    """
+    costs = StepCosts(((1, 1.0), (2, 1.03)), {"draft": DraftCost(0.1)})
+    views = [
+        RequestView(str(i), "all", "", 100, 10, True, None, options=(Option("draft", 8),)) for i in range(12)
+    ]
+    rules = PolicySettings(kind="goodput", prior=0.6)
+    if bound is not None:
+        rules = replace(rules, objective="latency", latency_ms=bound * 1000)
+
+    def lengths(prefill_rows):
+        load = LoadView(12, 0, 1.0, prefill_rows=prefill_rows)
+        return [decision.k for decision in Controller(rules, costs).decide(load, views)]
+
+    alone = lengths(0)
+    assert 0 < max(alone) < 8
+    assert lengths(400) == alone
+    assert max(lengths(1000)) == (0 if bound else max(alone))
 
 
 def test_mistaken_costs_are_wrong_by_no_more_than_told_and_still_rise():
