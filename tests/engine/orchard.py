@@ -9,7 +9,7 @@ from engine.core import Engine
 from engine.draft.base import Ask, Draft
 from engine.draft.roster import Roster
 from engine.draft.shape import MOST_NODES
-from policies.base import Decision, LoadView, Observation, Option, Reason, RequestView, StepSeen
+from policies.base import Account, Decision, LoadView, Observation, Option, Reason, RequestView, StepSeen
 from policies.controller import Controller
 from policies.settings import PolicySettings
 from tests.engine.conftest import generate
@@ -65,6 +65,9 @@ class FixedShape(Controller):
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
         pass
+
+    def account(self, place: int) -> Account:
+        return Account("as the test wants it")
 
     def _shape(self, request: RequestView) -> Decision:
         option: Option | None = next(iter(request.options), None)
