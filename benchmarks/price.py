@@ -37,11 +37,12 @@ class Control:
     schedule: float
     choose: float
     observe: float
+    tell: float
 
     @property
     def share(self) -> float:
-        """Of the step: who runs, how far each drafts, and what is learned from it."""
-        return (self.schedule + self.choose + self.observe) / self.step
+        """Of the step: who runs, how far each drafts, what is learned from it, and what is told of it."""
+        return (self.schedule + self.choose + self.observe + self.tell) / self.step
 
 
 class _Crowd:
@@ -148,16 +149,17 @@ def _seen(
 def control(rivals: Rivals, policy: Controller, batch: Sequence[Ask], steps: int) -> Control:
     """Within steps of the engine in which all of the batch decode under the policy."""
     engine = rivals.engine
-    found: list[tuple[float, float, float, float]] = []
+    found: list[tuple[float, ...]] = []
     with (
         engine.lent(policy),
         started(engine, batch, steps),
         _timed(engine, "_choose") as choose,
         _timed(engine, "_observe") as observe,
+        _timed(engine, "_tell") as tell,
     ):
         for _ in range(steps):
             seconds, report = timed_step(engine)
-            found.append((seconds, report.phases.schedule - choose[-1], choose[-1], observe[-1]))
+            found.append((seconds, report.phases.schedule - choose[-1], choose[-1], observe[-1], tell[-1]))
     return Control(*(statistics.median(each) for each in zip(*found, strict=True)))
 
 

@@ -144,6 +144,11 @@ class Ledger:
                 "reason": one.reason,
                 "text": one.text,
                 "load_state": load_state.name.lower(),
+                "goodput": round(one.goodput, 1) or None,
+                "alternatives": [
+                    {"proposer": proposer, "k": k, "goodput": round(goodput, 1)}
+                    for proposer, k, goodput in one.alternatives
+                ],
             }
 
 

@@ -14,7 +14,10 @@ from specd.cli.top_screen import screen
 from specd.errors import UserError
 
 _PATIENCE: Final = 10.0
-_DECISIONS: Final = 8
+_LOOKED_AT: Final = (
+    200  # decisions, of which the newest are shown, those before others that tell of alternatives
+)
+_SHOWN: Final = 8
 
 
 def add_arguments(parser: Parser) -> None:
@@ -60,8 +63,9 @@ def _look_again(admin: Admin) -> str:
 def _look(admin: Admin) -> str:
     """One screen. Raises `UserError`."""
     status = _ask(admin, "/admin/v1/status")
-    decisions = _ask(admin, f"/admin/v1/decisions?limit={_DECISIONS}")
-    return "\n".join(screen(status, decisions["decisions"]))
+    decisions = _ask(admin, f"/admin/v1/decisions?limit={_LOOKED_AT}")["decisions"]
+    telling = [each for each in decisions if each["alternatives"]]
+    return "\n".join(screen(status, (telling or decisions)[:_SHOWN]))
 
 
 def _ask(admin: Admin, path: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """What `specd top` shows, and the tokens per second that it is made of."""
 
+from msgspec import structs
+
 from engine.api import KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import LoadState
 from specd.cli.top_screen import screen
@@ -61,6 +63,22 @@ def test_the_ledger_counts_the_lengths_of_what_it_remembers():
     assert ledger.lengths() == {"ngram": {2: 125}, "none": {0: 375}}
     assert ledger.tokens_per_second() == 60.0
     assert ledger.acceptance_by_proposer()["chat"]["ngram"] < 1
+
+
+def test_a_decision_has_its_alternatives():
+    """Test that what the policy told of a round's decision is listed, and nothing is made up where it told nothing."""
+    ledger, step = Ledger(), a_step([3, 0], committed=3, seconds=0.1)
+    step.rounds[0] = structs.replace(
+        step.rounds[0], goodput=212.34, alternatives=(("eagle", 2, 210.06), ("none", 0, 154.0))
+    )
+    ledger.step(step)
+    untold, told = ledger.decisions(2)
+    assert (untold["goodput"], untold["alternatives"]) == (None, [])
+    assert told["goodput"] == 212.3
+    assert told["alternatives"] == [
+        {"proposer": "eagle", "k": 2, "goodput": 210.1},
+        {"proposer": "none", "k": 0, "goodput": 154.0},
+    ]
 
 
 def test_a_screen():
