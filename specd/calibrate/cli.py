@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from msgspec import structs
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,7 +28,7 @@ from specd.bench.plot import unavailable_reason
 from specd.bench.prompts import MIXES
 from specd.calibrate import plot
 from specd.calibrate.report import summary, table
-from specd.calibrate.rig import Rig, RigError, rig
+from specd.calibrate.rig import Rig, RigError, prompts_first, rig
 from specd.calibrate.sweep import Plan, Results, Texts, Try, policy_of, tries
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
@@ -46,8 +45,8 @@ ENGINE: Final = (sys.executable, "-m", "engine.worker")
 
 _RUNNING: Final = (1, 2, 4, 8, 16, 32, 48)
 _QUICK_RUNNING: Final = (1, 4, 16, 48)
-_LONG_RUNNING: Final = (1, 4, 16)
-_LENGTHS: Final = (1, 2, 4)
+_LONG_RUNNING: Final = (2, 16)
+_LENGTHS: Final = (1, 3)
 _QUICK_LENGTH: Final = 2
 
 
@@ -60,8 +59,8 @@ Measures what speculation is worth on this host, for the models of the config: t
 to engine.max_running of them, with drafts of several lengths and without, in turns. Found are what steps cost, the
 crossover (as many running as make drafts cost more than they bring), and a load table that ends below it by a margin.
 Written is a profile for `policy.profile`, which holds for this host, these models and their number format, and is
-refused for others. It starts an engine of its own: stop the daemon first, and leave the machine alone meanwhile. A few
-minutes for the demo model.""",
+refused for others. It starts an engine of its own: stop the daemon first, and leave the machine alone meanwhile. About
+five minutes for the demo model.""",
         """
         specd calibrate
         specd calibrate -c specd.toml --out /var/lib/specd/profile.json --plot profile.png
@@ -81,7 +80,7 @@ minutes for the demo model.""",
         metavar="1,2,…",
         help="how many texts together, the last at most max_running",
     )
-    option("--seconds", type=_positive, default=2.0, metavar="S", help="of each try; default %(default)g")
+    option("--seconds", type=_positive, default=1.5, metavar="S", help="of each try; default %(default)g")
     option(
         "--margin", type=_share, default=0.05, metavar="M", help="what a draft must gain; default %(default)g"
     )
@@ -125,7 +124,7 @@ def _plan(args: Arguments, config: Config) -> Plan:
         mix=args.mix,
         running=tuple(sorted({count for count in running if count <= limit})),
         lengths=(0, *sorted(k for k in lengths if k <= k_max)),
-        rounds=1 if args.quick else 3,
+        rounds=1 if args.quick else 2,
         seconds=args.seconds,
         long_running=() if args.quick or args.running else tuple(n for n in _LONG_RUNNING if n <= limit),
     )
@@ -134,8 +133,7 @@ def _plan(args: Arguments, config: Config) -> Plan:
 async def _measure(config: Config, path: Path, drafts: Drafts, plan: Plan) -> tuple[Results, StepCosts]:
     """All tries, on an engine of our own."""
     settings = config.policy.settings()
-    # With the prefix cache the arms of a round pay for their prompts once.
-    launch = structs.replace(launch_of(config, path, drafts, settings, None), prefix_cache=True)
+    launch = prompts_first(launch_of(config, path, drafts, settings, None))
     encoder = await asyncio.to_thread(PromptEncoder.load, path)
     results = Results()
     with _progress(plan) as (say, advance):

@@ -25,7 +25,7 @@ SETTLING = 2
 """Steps of a try that are not counted: in the first ones drafts catch up on the prompts."""
 
 _LEAST_STEPS = 8
-_MAX_TOKENS = 256
+_MAX_TOKENS = 384
 _FULL = 0.9  # of the KV positions: more is not asked for
 
 NO_LIMIT = LoadSettings(table=((NO_CAP, NO_CAP),), off_above=NO_CAP, kv_reserve=0.0)
