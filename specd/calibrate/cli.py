@@ -194,7 +194,7 @@ def _progress(plan: Plan) -> Iterator[tuple[Callable[[str], None], Callable[[Try
 def _publish(profile: Profile, args: Arguments) -> None:
     console = Console()
     console.print(table(profile))
-    console.print(summary(profile), highlight=False, soft_wrap=True)
+    console.print(summary(profile), highlight=False, markup=False, soft_wrap=True)
     write_profile(profile, args.out)
     console.print(
         f'written to {args.out}; to have it used: policy.profile = "{args.out.absolute()}"',

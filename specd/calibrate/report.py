@@ -6,6 +6,9 @@ from rich.table import Table
 from policies.load import NO_CAP
 from policies.profile import Cap, Point, Profile
 
+_STEADY = 4
+"""Of a load without drafts, p99 over p50, at most."""
+
 
 def table(profile: Profile) -> Table:
     """A line for each number of texts: speed without drafts, and with each length over that."""
@@ -33,7 +36,20 @@ def summary(profile: Profile) -> str:
     if profile.context_table:
         pairs = [list(pair) for pair in profile.context_table]
         lines.append(f"Longer texts bear less: context_table = {pairs}")
+    lines += _disturbance(profile)
     return "\n".join(lines)
+
+
+def _disturbance(profile: Profile) -> list[str]:
+    """Plain steps of one load all take about as long, unless something else wants the machine."""
+    plain = [point for point in (*profile.points, *profile.long_points) if point.k == 0]
+    disturbed = sorted({point.running for point in plain if point.p99 > _STEADY * point.p50})
+    if not disturbed:
+        return []
+    loads = ", ".join(map(str, disturbed))
+    return [
+        f"Something else used the machine (some steps of {loads} texts took {_STEADY} times the usual): do it again."
+    ]
 
 
 def _cells(points: list[Point]) -> list[str]:
