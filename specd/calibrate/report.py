@@ -67,8 +67,7 @@ def _cells(points: list[Point]) -> list[str]:
 
 
 def _words(cap: Cap) -> str:
-    if cap.off_above >= NO_CAP:
-        most = [list(pair) for pair in cap.table if pair[0] < NO_CAP]
-        return f"never off; shorter above {most}" if most else "no cap"
     table = [list(pair) for pair in cap.table]
-    return f"table = {table}, off_above = {cap.off_above}, resume_at = {cap.resume_at}"
+    if cap.off_above < NO_CAP:
+        return f"table = {table}, off_above = {cap.off_above}, resume_at = {cap.resume_at}"
+    return f"table = {table}" if len(table) > 1 else "no cap"
