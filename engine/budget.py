@@ -12,7 +12,7 @@ from engine.available import mib
 from engine.draft.occurrences import PLACE_BYTES
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
-from policies.load import unshrunk_up_to
+from policies.load import most_rows
 
 # Bytes for each of a verify row's logits beside the logits and their edited copy: the draft's law, the row's own, the
 # same sorted, and its sums in float32, and the sums that a token is drawn by in float64.
@@ -71,7 +71,7 @@ def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
     """What an engine with these settings needs. The policy's bounds on drafts count as they are at launch."""
     positions = kv_blocks(launch, loaded, parts) * launch.block_size
     size = loaded.dtype.itemsize
-    verified = _verified(launch)
+    verified = most_rows(launch.policy, launch.max_running)
     rows = verified + launch.max_batch_tokens
     return Budget(
         weights=loaded.weight_bytes,
@@ -99,13 +99,6 @@ def _encoding_bytes(loaded: LoadedModel, prompt: int) -> int:
     if not loaded.encoder_heads:
         return 0
     return (prompt * loaded.row_width + _SCORES * loaded.encoder_heads * prompt**2) * loaded.dtype.itemsize
-
-
-def _verified(launch: Launch) -> int:
-    """Rows of one step in which drafts are verified, at most: many short chains, or trees where few run."""
-    policy, running = launch.policy, launch.max_running
-    with_trees = min(running, unshrunk_up_to(policy))
-    return max(running * (policy.k_max + 1), with_trees * (policy.tree_nodes + 1))
 
 
 def kv_blocks(launch: Launch, loaded: LoadedModel, parts: Parts) -> int:

@@ -134,7 +134,7 @@ class Adaptive:
 
     def _prices(self, allowed: Allowed, requests: int, of_prompts: float) -> Prices:
         costs = self._costs
-        most = max(self._settings.k_max, self._settings.tree_nodes) * requests
+        most = max(self._settings.k_max * requests, self._settings.tree_nodes)
         beside = costs.sequence * allowed.sequences + costs.key * allowed.context - of_prompts
         drafts = [costs.draft(name) for name in self._reader.proposers] or [FREE]
         by_kind = np.array([(each.fixed, each.level, each.node, each.owed) for each in drafts]).T

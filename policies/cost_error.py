@@ -39,7 +39,7 @@ class CostErrors:
 
     def add(self, rows: int, seconds: float, predicted: float) -> None:
         """A step of so many rows was predicted, and then seen. Both must be above 0."""
-        off = abs(log(seconds / predicted))
+        off = abs(log(seconds) - log(predicted))
         self._all.append(off)
         self._of[bisect_left(_BOUNDS, rows)].append(off)
 

@@ -22,10 +22,10 @@ from policies.lengths import Bools, Ints, Prices
 from policies.settings import PolicySettings
 from policies.standing import Standing
 
-SHARE: Final = 0.005
+SHARE: Final = 0.003
 """Of the time: what probes and looks may cost together."""
 
-PURSE: Final = 4.0
+PURSE: Final = 2.0
 """Plain steps that the purse holds."""
 
 _SOON: Final = 4  # steps between two looks of a class, whatever the purse holds

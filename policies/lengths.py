@@ -27,7 +27,7 @@ _NOTHING: Final = 1e-12  # seconds; so that a level which costs nothing has a ke
 class Prices(NamedTuple):
     """What a step costs, in seconds."""
 
-    step: Floats  # [> rows of all slots] with so many drafted rows beside those that there are anyway; never falls
+    step: Floats  # with 0, 1, ... drafted rows beside those that there are anyway; never falls. No more are to be had
     fixed: Floats  # [P] by proposer; see policies.cost.DraftCost
     level: Floats  # [P]
     node: Floats  # [P]
@@ -128,7 +128,7 @@ class Slots:
         if self._bound is not None:
             worth[seconds > self._bound] = -np.inf
         least = self._plain(limits)
-        if self._held and np.isfinite(worth[self._held - 1]):
+        if 0 < self._held <= len(worth) and np.isfinite(worth[self._held - 1]):
             worth[: self._held - 1] = -np.inf
         elif worth.max(initial=-np.inf) <= least.goodput:
             return least
@@ -229,6 +229,8 @@ class Slots:
         slots = np.flatnonzero(keys > 0)
         slots = slots[np.argsort(-keys.reshape(-1)[slots], kind="stable")]
         rows = np.cumsum(self._rows.reshape(-1)[slots])
+        fit = int(np.searchsorted(rows, len(self._prices.step)))
+        slots, rows = slots[:fit], rows[:fit]
         seconds = self._prices.step[rows] + np.cumsum(self._seconds.reshape(-1)[slots])
         return _Order(
             keys.reshape(-1)[slots], np.cumsum(self._drafts.gains.reshape(-1)[slots]), rows, seconds

@@ -170,6 +170,18 @@ def unshrunk_up_to(settings: PolicySettings) -> int:
     )
 
 
+def most_rows(settings: PolicySettings, running: int) -> int:
+    """Of a step in which so many decode with drafts: many short chains, or trees where few run.
+
+    A policy that reckons with rows gives all drafts together no more than chains of k_max, or one whole tree, would
+    have.
+    """
+    if settings.kind in MEASURES_LOAD:
+        return running + max(running * settings.k_max, settings.tree_nodes)
+    with_trees = min(running, unshrunk_up_to(settings))
+    return max(running * (settings.k_max + 1), with_trees * (settings.tree_nodes + 1))
+
+
 def _beyond(table: Table, count: int, unit: str) -> str:
     """Which bound of the table a count has passed last."""
     passed = [up_to for up_to, _ in table[:-1] if count > up_to]

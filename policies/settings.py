@@ -45,7 +45,7 @@ class TenantSettings:
 class PolicySettings:
     """The per-request controller and the load policy on top of it."""
 
-    kind: PolicyKind = "ewma"
+    kind: PolicyKind = "goodput"
     objective: Objective = "throughput"
     """"latency": no draft makes a step longer than `latency_ms` allows."""
     latency_ms: float | None = None
@@ -54,7 +54,7 @@ class PolicySettings:
     """No draft has more levels than this; a chain has as many tokens."""
     static_k: int = 4
     """The k of kind = "static"."""
-    half_life: float = 16.0
+    half_life: float = 32.0
     """Examined tokens after which old evidence weighs half."""
     prior: float = 0.6
     """Acceptance assumed for a class that has shown nothing yet, 0 to 1."""

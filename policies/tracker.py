@@ -62,7 +62,7 @@ class Tracker:
         gain = self._covariance @ amounts
         noise = self._noise * expected
         variance = float(amounts @ gain) + noise * noise
-        off, ratio = seconds - expected, log(seconds / expected)
+        off, ratio = seconds - expected, log(seconds) - log(expected)
         if abs(ratio) > _FAR * sqrt(variance) / expected:
             if self._follows(amounts, seconds, ratio):
                 return True
@@ -94,7 +94,7 @@ class Tracker:
         run = self._run
         if run is None or (run.ratios[0] > 0.0) is not (ratio > 0.0):
             run = self._run = _Run(self.now.copy(), self._covariance.copy(), [])
-        run.ratios.append(log(seconds / float(amounts @ run.coefficients)))
+        run.ratios.append(log(seconds) - log(float(amounts @ run.coefficients)))
         if len(run.ratios) < LASTING:
             return False
         scale = exp(median(run.ratios))

@@ -17,7 +17,7 @@ from engine.draft.occurrences import Occurrences
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 from engine.start import start
-from policies.settings import PolicySettings
+from policies.settings import PolicyKind, PolicySettings
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -96,16 +96,20 @@ def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
 
 
 def test_trees_have_room_as_long_as_the_load_leaves_them_any(tiny: LoadedModel) -> None:
-    """By the default table k_max = 8 is left to two at a time, so that 48 chains need more rows than trees do."""
+    """By the table for kinds that do not reckon with rows k_max = 8 is left to two, so that 48 chains need more
+    rows than trees do. Who reckons with them gives trees no more than chains of all would have, or one whole tree.
+    """
     bare = replace(tiny, row_width=0)
 
-    def verify(running: int, nodes: int) -> int:
-        policy = PolicySettings(k_max=8, tree_nodes=nodes)
+    def verify(running: int, nodes: int, kind: PolicyKind = "ewma") -> int:
+        policy = PolicySettings(kind=kind, k_max=8, tree_nodes=nodes)
         launch = Launch(model_path="", max_running=running, max_batch_tokens=0, policy=policy)
         return budget(launch, bare, Parts()).verify
 
     assert verify(2, 35) == 4 * verify(2, 0)
     assert verify(48, 35) == verify(48, 0)
+    assert verify(2, 34, "goodput") == 2 * verify(2, 0)
+    assert verify(48, 35, "goodput") == verify(48, 0)
 
 
 def test_the_logits_of_a_prompt_have_room(tiny: LoadedModel) -> None:

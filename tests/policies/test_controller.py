@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,8 @@ from policies.controller import Controller
 from policies.load import rules_of
 from policies.settings import LoadSettings, PolicySettings
 from tests.policies.steps import A_STEP
+
+ewma = partial(PolicySettings, kind="ewma")
 
 ROOMY = LoadSettings(table=((1000, 16),), off_above=1000)
 
@@ -50,7 +53,7 @@ views = st.builds(
 batches = st.lists(views, max_size=6, unique_by=lambda request: request.request)
 settings = st.builds(
     PolicySettings,
-    kind=st.sampled_from(["ewma", "static", "off"]),
+    kind=st.sampled_from(["goodput", "ewma", "static", "off"]),
     k_max=st.integers(0, 16),
     static_k=st.integers(0, 16),
     prior=st.floats(0, 1),
@@ -127,13 +130,13 @@ def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
 )
 def test_the_reason_names_what_settled_k_last(rules, request_view, running, expected):
     decision = only(
-        Controller(PolicySettings(**{"draft_cost": 0.02, "row_cost": 0.06, **rules})), request_view, running
+        Controller(ewma(**{"draft_cost": 0.02, "row_cost": 0.06, **rules})), request_view, running
     )
     assert expected in {decision._replace(option=None), (decision.k, decision.reason)}
 
 
 def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
-    controller = Controller(PolicySettings(load=ROOMY))
+    controller = Controller(ewma(load=ROOMY))
     bad = [*rounds(10, 1, request="bad"), *rounds(20, 0, request="bad")]
     controller.observe([*rounds(20, 4, request="good"), *bad], A_STEP)
     good, bad, new = decide(controller, view("good"), view("bad"), view("new"))
@@ -143,7 +146,7 @@ def test_each_request_of_a_batch_gets_the_k_that_its_own_acceptance_earns():
 
 
 def test_a_request_of_a_hopeless_draft_ends_at_k_0():
-    controller = Controller(PolicySettings())
+    controller = Controller(ewma())
     controller.observe(rounds(60, 0), A_STEP)
     decision = only(controller, view())
     assert (decision.k, decision.reason) == (0, Reason.LOW_ACCEPTANCE)
@@ -153,7 +156,7 @@ def test_a_request_of_a_hopeless_draft_ends_at_k_0():
 def test_learning_while_choosing_ends_near_the_best_k():
     """The loop closes: k follows the estimate, and evidence follows k."""
     rng = random.Random(5)
-    controller = Controller(PolicySettings(half_life=200.0, load=ROOMY))
+    controller = Controller(ewma(half_life=200.0, load=ROOMY))
     chosen = []
     for _ in range(600):
         k = only(controller, view()).k
@@ -165,7 +168,7 @@ def test_learning_while_choosing_ends_near_the_best_k():
 
 
 def test_a_load_ramp_of_1_to_48_to_1_shrinks_k_switches_it_off_and_brings_it_back():
-    controller = Controller(PolicySettings(probe_every=1000))
+    controller = Controller(ewma(probe_every=1000))
     controller.observe(rounds(20, 4), A_STEP)
     states, ks = [], []
     for running in [*range(1, 49), *range(48, 0, -1), *[1] * 40]:
@@ -179,45 +182,45 @@ def test_a_load_ramp_of_1_to_48_to_1_shrinks_k_switches_it_off_and_brings_it_bac
 
 
 def test_a_reload_keeps_what_was_learned():
-    controller = Controller(PolicySettings())
+    controller = Controller(ewma())
     controller.observe(rounds(20, 4), A_STEP)
     learned = controller.class_acceptance()
-    controller.configure(PolicySettings(k_max=3))
+    controller.configure(ewma(k_max=3))
     assert controller.class_acceptance() == learned
     assert (only(controller, view()).k, only(controller, view()).reason) == (3, Reason.ACCEPTANCE)
 
 
 def test_a_reload_keeps_the_load_state_until_its_dwell_is_over():
-    controller = Controller(PolicySettings(draft_cost=0.02, row_cost=0.06))
+    controller = Controller(ewma(draft_cost=0.02, row_cost=0.06))
     only(controller, view(), running=40)
-    controller.configure(PolicySettings(load=ROOMY, draft_cost=0.02, row_cost=0.06))
+    controller.configure(ewma(load=ROOMY, draft_cost=0.02, row_cost=0.06))
     ks = [only(controller, view()).k for _ in range(ROOMY.dwell_steps)]
     assert ks == [0] * (ROOMY.dwell_steps - 1) + [3]
 
 
 def test_a_reload_reaches_every_part():
-    controller = Controller(PolicySettings(draft_cost=0.02, row_cost=0.06, load=ROOMY))
+    controller = Controller(ewma(draft_cost=0.02, row_cost=0.06, load=ROOMY))
     assert only(controller, view("a")).k == 3
-    controller.configure(PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.95, load=ROOMY))
+    controller.configure(ewma(draft_cost=0.02, row_cost=0.06, prior=0.95, load=ROOMY))
     assert only(controller, view("b")).k == 8
     controller.configure(
-        PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.95, load=LoadSettings(table=((1000, 2),)))
+        ewma(draft_cost=0.02, row_cost=0.06, prior=0.95, load=LoadSettings(table=((1000, 2),)))
     )
     assert only(controller, view("c")).k == 2
-    controller.configure(PolicySettings(draft_cost=0.02, row_cost=0.06, prior=0.01, probe_every=1))
+    controller.configure(ewma(draft_cost=0.02, row_cost=0.06, prior=0.01, probe_every=1))
     assert only(controller, view("d")).reason is Reason.PROBE
 
 
 def test_a_kind_that_does_not_exist_is_refused_by_name_and_changes_nothing():
-    controller = Controller(PolicySettings())
+    controller = Controller(ewma())
     before = only(controller, view())
     with pytest.raises(ValueError, match='no policy kind "magic": choose one of goodput, ewma, static, off'):
-        controller.configure(replace(PolicySettings(), kind="magic", k_max=1))
+        controller.configure(replace(ewma(), kind="magic", k_max=1))
     assert only(controller, view()) == before
 
 
 def test_a_request_that_ended_leaves_nothing_but_what_its_class_learned():
-    controller = Controller(PolicySettings())
+    controller = Controller(ewma())
     controller.observe(rounds(20, 4), A_STEP)
     assert only(controller, view()).reason is Reason.ACCEPTANCE
     controller.forget("r")
@@ -230,7 +233,7 @@ def test_a_request_that_ended_leaves_nothing_but_what_its_class_learned():
 
 
 def test_nothing_is_kept_of_requests_that_have_ended():
-    controller = Controller(PolicySettings())
+    controller = Controller(ewma())
     for number in range(100):
         only(controller, view(f"r{number}"))
         controller.observe(rounds(1, 2, request=f"r{number}"), A_STEP)
@@ -255,13 +258,13 @@ def test_nothing_is_kept_of_requests_that_have_ended():
 )
 def test_forced_tokens_are_drafted_whatever_acceptance_and_load_say(rules, request_view, running, expected):
     """They are always kept. Only who wants plain decoding, the lengths allowed and the room left stand against it."""
-    decision = only(Controller(PolicySettings(**rules)), request_view, running=running)
+    decision = only(Controller(ewma(**rules)), request_view, running=running)
     assert (decision.k, decision.reason) == expected
 
 
 def test_nothing_is_learned_from_forced_tokens():
     """Neither that all is accepted, nor that the request has drafted: its next probe comes when it would have."""
-    controller = Controller(PolicySettings(prior=0.01, probe_every=3))
+    controller = Controller(ewma(prior=0.01, probe_every=3))
     kinds = []
     for step in range(8):
         kinds.append(only(controller, view(forced=4 if step % 2 else 0)).reason)
@@ -271,4 +274,4 @@ def test_nothing_is_learned_from_forced_tokens():
 
 
 def test_before_the_first_step_the_load_allows_everything():
-    assert Controller(PolicySettings()).load_state is LoadState.FULL
+    assert Controller(ewma()).load_state is LoadState.FULL

@@ -153,7 +153,7 @@ def test_new_rules_tighten_at_the_next_step_and_loosen_after_a_dwell():
             LoadRules(((2, 8), (4, 6), (8, 3), (12, 1)), 30, 20),
         ),
         (
-            {"load": LoadSettings(off_above=9, resume_at=1)},
+            {"kind": "ewma", "load": LoadSettings(off_above=9, resume_at=1)},
             LoadRules(((2, 8), (4, 6), (8, 3), (12, 1)), 9, 1),
         ),
     ],

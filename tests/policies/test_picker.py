@@ -1,6 +1,7 @@
 """Who drafts: in simulated rounds of known acceptance and cost, the choice is what brings most for its time."""
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,8 @@ from policies.plan import gain
 from policies.settings import LoadSettings, PolicySettings
 from tests.policies.steps import A_STEP
 
+ewma = partial(PolicySettings, kind="ewma")
+
 NGRAM, EAGLE, TREE = Option("ngram", 8), Option("eagle", 8), Option("eagle", 8, width=4)
 COSTS = StepCosts(steps=((1, 1.0), (2, 1.01)), drafts={"ngram": DraftCost(0.005), "eagle": DraftCost(0.12)})
 
@@ -22,7 +25,7 @@ class World:
     """Requests one after another, whose drafts are accepted by coins of known rates."""
 
     def __init__(self, seed=1, tokens=120, **settings):
-        self.controller = Controller(PolicySettings(**settings), COSTS)
+        self.controller = Controller(ewma(**settings), COSTS)
         self.rng = random.Random(seed)
         self.tokens = tokens
         self.left = 0
@@ -187,12 +190,12 @@ options = st.lists(
     st.integers(0, 20),
     st.integers(1, 12),
     st.tuples(st.integers(1, 4), st.integers(1, 16)),
-    st.sampled_from(["ewma", "static"]),
+    st.sampled_from(["goodput", "ewma", "static"]),
 )
 def test_no_draft_exceeds_its_option_its_nodes_or_its_room(steps, tree_nodes, k_max, probes, kind):
     """Under load there are no trees at all, and a chain's tokens are its levels."""
     load = LoadSettings(table=((4, 16), (12, 2)), dwell_steps=2)
-    settings = PolicySettings(
+    settings = ewma(
         kind=kind, k_max=k_max, tree_nodes=tree_nodes, probe_every=probes[0], probe_k=probes[1], load=load
     )
     controller = Controller(settings, COSTS)
@@ -240,6 +243,6 @@ def test_measured_costs_never_fall_with_rows_and_meet_what_was_measured(seconds)
 
 def test_what_an_operator_says_of_costs_stands_over_what_was_measured():
     measured = StepCosts(steps=((1, 1.0), (2, 1.5)), drafts={"eagle": DraftCost(0.5)})
-    assert Controller(PolicySettings(), measured)._picker._costs == measured
-    told = Controller(PolicySettings(row_cost=0.0, draft_cost=0.1), measured)._picker._costs
+    assert Controller(ewma(), measured)._picker._costs == measured
+    told = Controller(ewma(row_cost=0.0, draft_cost=0.1), measured)._picker._costs
     assert (told.step(40), told.round("eagle", 2, 2)) == (1.0, 1.2)

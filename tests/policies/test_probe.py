@@ -1,5 +1,7 @@
 """Probes keep the evidence fresh where k = 0 would yield none."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,8 @@ from policies.base import LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
 from policies.settings import LoadSettings, PolicySettings
 from tests.policies.steps import A_STEP
+
+ewma = partial(PolicySettings, kind="ewma", half_life=16.0)
 
 OFF_FOR_GOOD = LoadSettings(table=((100, 8),), off_above=0, resume_at=0)
 NEVER_OFF = LoadSettings(table=((1000, 8),), off_above=1000)
@@ -19,7 +23,7 @@ def view(name, *, remaining=1000, speculate=True, fixed_k=None):
 
 def hopeless(every, load=NEVER_OFF, **settings):
     """A controller whose class has been seen to fail."""
-    controller = Controller(PolicySettings(probe_every=every, load=load, row_cost=0.06, **settings))
+    controller = Controller(ewma(probe_every=every, load=load, row_cost=0.06, **settings))
     controller.observe([Observation("old", "chat", "ngram", 4, 1, 0)] * 60, A_STEP)
     controller.forget("old")
     return controller
@@ -82,7 +86,7 @@ def test_a_request_whose_draft_becomes_good_comes_back():
 
 
 def test_with_drafting_off_by_load_one_request_in_probe_every_steps_is_probed_each_in_turn():
-    controller = Controller(PolicySettings(probe_every=4, load=OFF_FOR_GOOD))
+    controller = Controller(ewma(probe_every=4, load=OFF_FOR_GOOD))
     batch = [view(str(number)) for number in range(5)]
     probes = [probed(step(controller, batch)) for _ in range(4 * 10)]
     assert [len(names) for names in probes] == [0, 0, 0, 1] * 10
@@ -91,7 +95,7 @@ def test_with_drafting_off_by_load_one_request_in_probe_every_steps_is_probed_ea
 
 def test_newcomers_starve_nobody_of_a_probe():
     """With a new request in every step, those that were there first have still all been probed first."""
-    controller = Controller(PolicySettings(probe_every=2, load=OFF_FOR_GOOD))
+    controller = Controller(ewma(probe_every=2, load=OFF_FOR_GOOD))
     batch = [view(f"old {number}") for number in range(4)]
     seen = []
     for number in range(8):
@@ -104,7 +108,7 @@ def test_newcomers_starve_nobody_of_a_probe():
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(1, 6))
 def test_a_probe_under_load_needs_room_and_passes_on_to_who_has_it(remaining, every):
-    controller = Controller(PolicySettings(probe_every=every, load=OFF_FOR_GOOD, probe_k=4))
+    controller = Controller(ewma(probe_every=every, load=OFF_FOR_GOOD, probe_k=4))
     batch = [view(str(number), remaining=left) for number, left in enumerate(remaining)]
     last = [step(controller, batch) for _ in range(every)][-1]
     assert len(probed(last)) == any(left > 1 for left in remaining)
@@ -137,7 +141,7 @@ def test_nothing_is_probed_when_drafting_is_off_by_configuration():
 
 def test_the_first_probe_under_load_comes_a_full_interval_after_drafting_went_off():
     settings = LoadSettings(table=((2, 8),), off_above=2, resume_at=2, dwell_steps=0)
-    controller = Controller(PolicySettings(probe_every=3, load=settings))
+    controller = Controller(ewma(probe_every=3, load=settings))
     busy, calm = [view(name) for name in "abc"], [view("a")]
     pattern = [busy, busy, calm, busy, busy, busy]
     assert [len(probed(step(controller, batch))) for batch in pattern] == [0, 0, 0, 0, 0, 1]
