@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from specd.bench.report import Answered, Asked, document, table
 from specd.bench.sample import Level, Sample, Summary, summarize, whole
 from specd.bench.stages import stages
 from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.values import count, counts, require_writable
 from specd.errors import UserError
 
 _CLIENTS = (1, 2, 4, 8)
@@ -63,11 +63,11 @@ def add_arguments(parser: Parser) -> None:
     option("--model", help="model to ask for (default: the first that the server lists)")
     load = parser.add_mutually_exclusive_group()
     load.add_argument(
-        "--concurrency", type=_counts, default=_CLIENTS, help="numbers of clients (default: 1,2,4,8)"
+        "--concurrency", type=counts, default=_CLIENTS, help="numbers of clients (default: 1,2,4,8)"
     )
     load.add_argument(
         "--ramp",
-        type=_counts,
+        type=counts,
         metavar="CLIENTS",
         help="phases of so many clients, such as 1,4,16,48,16,4,1, in which the traffic moves from the first mix to the"
         " second; one line a phase",
@@ -78,9 +78,9 @@ def add_arguments(parser: Parser) -> None:
         help=f"some of {','.join(MIXES)} (default: mixed; of a ramp two, default chat,copy)",
     )
     option(
-        "--requests", type=_count, help="requests per number of clients (default: 3 per client, at least 12)"
+        "--requests", type=count, help="requests per number of clients (default: 3 per client, at least 12)"
     )
-    option("--max-tokens", type=_count, default=128, help="new tokens of a request (default: %(default)s)")
+    option("--max-tokens", type=count, default=128, help="new tokens of a request (default: %(default)s)")
     option("--seed", type=int, default=0, help="order and numbering of the prompts (default: %(default)s)")
     option("--json", type=Path, metavar="FILE", help="write the result as JSON")
     option("--plot", type=Path, metavar="FILE.png", help="write the result as a picture")
@@ -89,7 +89,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Arguments) -> int:
     """Measure, then print and write what was measured, after Ctrl-C as well."""
-    _require_writable(args)
+    require_writable(args.json, args.plot)
     key = _api_key(args.api_key_file)
     measured = _Run(_asked(args))
     interrupted = False
@@ -155,8 +155,8 @@ def _publish(measured: _Run, args: Arguments, *, interrupted: bool) -> None:
 def _explain_failures(summaries: list[Summary]) -> None:
     """Say what went wrong; raises UserError when some level brought nothing but errors."""
     for summary in summaries:
-        for message, count in summary.errors.items():
-            sys.stderr.write(f"{summary.mix}, {summary.concurrency} clients: {count} failed: {message}\n")
+        for message, times in summary.errors.items():
+            sys.stderr.write(f"{summary.mix}, {summary.concurrency} clients: {times} failed: {message}\n")
     if hopeless := [s for s in summaries if s.failed == s.requests]:
         where = ", ".join(f"{s.mix} with {s.concurrency} clients" for s in hopeless)
         raise UserError(f"Not one request succeeded at {where}: see the reasons above.")
@@ -173,15 +173,6 @@ def _progress(asked: Asked) -> Iterator[Callable[[Level], None]]:
             progress.update(task, advance=1, description=f"{level.mix}, {level.concurrency} clients")
 
         yield advance
-
-
-def _require_writable(args: Arguments) -> None:
-    """Find out before the minutes of measuring, not after, that the result has nowhere to go."""
-    for path in filter(None, (args.json, args.plot)):
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise UserError(f"{path} cannot be written: name a file in a directory that exists and is yours.")
-    if args.plot and (reason := plot.unavailable_reason(args.plot)):
-        raise UserError(reason)
 
 
 def _api_key(path: Path | None) -> str | None:
@@ -204,16 +195,6 @@ def _url(text: str) -> str:
     if url.scheme not in ("http", "https") or not url.host:
         raise ArgumentTypeError(f"{text!r} is not an address such as {_DEFAULT_URL}")
     return text
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part.strip()) for part in text.split(","))
 
 
 def _mixes(text: str) -> tuple[str, ...]:

@@ -1,10 +1,8 @@
 """`specd calibrate`: what speculation is worth on this host, by load, and the profile that says so."""
 
 import asyncio
-import os
 import socket
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,7 +22,6 @@ from rich.progress import (
 from policies.cost import StepCosts
 from policies.profile import Profile, concluded
 from policies.settings import PolicySettings
-from specd.bench.plot import unavailable_reason
 from specd.bench.prompts import MIXES
 from specd.calibrate import plot
 from specd.calibrate.report import summary, table
@@ -32,6 +29,7 @@ from specd.calibrate.rig import Rig, RigError, prompts_first, rig
 from specd.calibrate.sweep import Plan, Results, Texts, Try, policy_of, tries
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.cli.values import counts, number, require_writable
 from specd.config.schema import Config
 from specd.errors import UserError
 from specd.http.prompt import PromptEncoder
@@ -76,20 +74,30 @@ five minutes for the demo model.""",
     option("--mix", choices=MIXES, default="mixed", help="what is written; default: %(default)s")
     option(
         "--running",
-        type=_counts,
+        type=counts,
         metavar="1,2,…",
         help="how many texts together, the last at most max_running",
     )
-    option("--seconds", type=_positive, default=1.5, metavar="S", help="of each try; default %(default)g")
     option(
-        "--margin", type=_share, default=0.05, metavar="M", help="what a draft must gain; default %(default)g"
+        "--seconds",
+        type=number(float, 0, 600),
+        default=1.5,
+        metavar="S",
+        help="of each try; default %(default)g",
+    )
+    option(
+        "--margin",
+        type=number(float, 0, 1),
+        default=0.05,
+        metavar="M",
+        help="what a draft must gain; default %(default)g",
     )
 
 
 def run(args: Arguments) -> int:
     """Measure, print, and write."""
     config = load_config(args).config
-    _require_writable(args)
+    require_writable(args.out, args.plot)
     _require_alone(config.admin.listen)
     path = resolve_target(config.model.target.path)
     drafts = find_drafts(config.model.draft, path, hashes())
@@ -205,14 +213,6 @@ def _publish(profile: Profile, args: Arguments) -> None:
         plot.plot(profile, args.plot)
 
 
-def _require_writable(args: Arguments) -> None:
-    for file in filter(None, (args.out, args.plot)):
-        if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
-            raise UserError(f"{file} cannot be written: name a file in a directory that exists and is yours")
-    if args.plot and (reason := unavailable_reason(args.plot)):
-        raise UserError(reason)
-
-
 def _require_alone(listen: str) -> None:
     """Raises UserError where the daemon of this config runs: two engines on one machine are both slow."""
     if _answers(listen):
@@ -232,28 +232,3 @@ def _answers(listen: str) -> bool:
         except (OSError, ValueError):
             return False
     return True
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    counts = [int(part) for part in text.split(",") if part.strip().isdecimal()]
-    if len(counts) != len(text.split(",")) or min(counts) < 1:
-        raise ArgumentTypeError(f"{text!r} is not whole numbers of at least 1, as in 1,4,16")
-    return tuple(counts)
-
-
-def _positive(text: str) -> float:
-    return _number(text, 0.0, 600.0)
-
-
-def _share(text: str) -> float:
-    return _number(text, 0.0, 1.0)
-
-
-def _number(text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not low <= value <= high:
-        raise ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
-    return value

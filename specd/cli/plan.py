@@ -1,8 +1,5 @@
 """`specd plan`: the formulas, as a table."""
 
-import contextlib
-from argparse import ArgumentTypeError
-from collections.abc import Callable
 from typing import Final
 
 from rich.console import Console
@@ -11,6 +8,7 @@ from rich.table import Table
 from policies.cost import DraftCost, StepCosts
 from policies.plan import expected_by_position, speedups
 from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.values import number, numbers
 from specd.simulate.machines import BUILTIN, machine
 
 _K_LIMIT: Final = 16
@@ -33,27 +31,27 @@ profile it matters how many requests run.""",
         specd plan --acceptance 0.7,0.6,0.5 --profile gpu --running 1,16,128,256 --context 1000""",
     )
     parser.add_argument(
-        "--acceptance", type=_several(float, 0, 1), required=True, metavar="A", help="0 to 1; or A1,A2,..."
+        "--acceptance", type=numbers(float, 0, 1), required=True, metavar="A", help="0 to 1; or A1,A2,..."
     )
     cost = parser.add_mutually_exclusive_group(required=True)
-    cost.add_argument("--cost", type=_number(float, 0, 100), metavar="C", help="plain decode steps, 0 to 100")
+    cost.add_argument("--cost", type=number(float, 0, 100), metavar="C", help="plain decode steps, 0 to 100")
     cost.add_argument("--profile", metavar="NAME", help="what steps and drafts cost")
     parser.add_argument(
         "--running",
-        type=_several(int, 1, _RUNNING_LIMIT),
+        type=numbers(int, 1, _RUNNING_LIMIT),
         default=(1,),
         metavar="N,M",
         help="requests that decode together, with a profile (default 1)",
     )
     parser.add_argument(
         "--context",
-        type=_number(int, 0, 1 << 20),
+        type=number(int, 0, 1 << 20),
         default=0,
         metavar="T",
         help="tokens that each attends to, with a profile (default 0)",
     )
     parser.add_argument(
-        "--k-max", type=_number(int, 1, _K_LIMIT), default=8, metavar="N", help=f"1 to {_K_LIMIT}, default 8"
+        "--k-max", type=number(int, 1, _K_LIMIT), default=8, metavar="N", help=f"1 to {_K_LIMIT}, default 8"
     )
 
 
@@ -84,23 +82,3 @@ def _costs(args: Arguments) -> tuple[StepCosts, str]:
 
 def _cell(gains: list[float], k: int) -> str:
     return f"{gains[k]:.2f}" + (" best" if gains.index(max(gains)) == k else "")
-
-
-def _number(kind: type[float], low: float, high: float) -> Callable[[str], float]:
-    """A parser for argparse that says what would be right."""
-
-    def parse(text: str) -> float:
-        with contextlib.suppress(ValueError):
-            value = kind(text)
-            if low <= value <= high:
-                return value
-        what = "a whole number" if kind is int else "a number"
-        raise ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
-
-    return parse
-
-
-def _several(kind: type[float], low: float, high: float) -> Callable[[str], tuple[float, ...]]:
-    """The same for numbers with commas between them."""
-    one = _number(kind, low, high)
-    return lambda text: tuple(one(part.strip()) for part in text.split(","))

@@ -1,7 +1,6 @@
 """`specd simulate`: a trace of requests, played against policies side by side."""
 
 import json
-import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from policies.simulate import DEFAULT, Acceptance, Outcome, Trace, Traits
-from specd.bench.plot import unavailable_reason
 from specd.cli.parser import Arguments, Parser, describe
-from specd.errors import UserError
+from specd.cli.values import count, require_writable
 from specd.simulate import plot
 from specd.simulate.field import Field, everyone
 from specd.simulate.machines import BUILTIN, machine
@@ -74,15 +72,13 @@ def add_arguments(parser: Parser) -> None:
         metavar="A,B",
         help="what to compare (default: adaptive, table, each static k, off)",
     )
-    option("--k-max", type=_count, default=8, metavar="K", help="longest draft (default: %(default)s)")
+    option("--k-max", type=count, default=8, metavar="K", help="longest draft (default: %(default)s)")
     option("--rate", type=_positive, default=1.0, metavar="X", help="requests come so many times as fast")
     option("--at-once", action="store_true", help="requests are all there at the start")
-    option(
-        "--machines", type=_count, default=1, metavar="N", help="deal requests to N machines, simulate one"
-    )
-    option("--limit", type=_count, metavar="N", help="only the first N requests")
-    option("--repeat-to", type=_count, metavar="N", help="the trace over and over, up to N requests")
-    option("--max-running", type=_count, metavar="N", help="requests at a time (default: the profile's)")
+    option("--machines", type=count, default=1, metavar="N", help="deal requests to N machines, simulate one")
+    option("--limit", type=count, metavar="N", help="only the first N requests")
+    option("--repeat-to", type=count, metavar="N", help="the trace over and over, up to N requests")
+    option("--max-running", type=count, metavar="N", help="requests at a time (default: the profile's)")
     option(
         "--acceptance",
         type=_traits,
@@ -119,7 +115,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Arguments) -> int:
     """Simulate, print, write."""
-    _require_writable(args)
+    require_writable(args.json, args.plot)
     field = _field(args)
     names = args.policy or everyone(args.k_max)
     for name in names:
@@ -189,22 +185,8 @@ def _progress(policies: int, requests: int) -> Iterator[Callable[[str, int, int]
         yield tell
 
 
-def _require_writable(args: Arguments) -> None:
-    for path in filter(None, (args.json, args.plot)):
-        if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-            raise UserError(f"{path} cannot be written: name a file in a directory that exists and is yours.")
-    if args.plot and (reason := unavailable_reason(args.plot)):
-        raise UserError(reason)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
 def _whole(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    return 0 if text == "0" else count(text)
 
 
 def _positive(text: str) -> float:
