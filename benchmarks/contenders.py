@@ -10,11 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
 from engine.start import start
-from policies.settings import LoadSettings, PolicySettings
+from policies.load import UNCAPPED
+from policies.settings import PolicySettings
 
 Prompts = Sequence[list[int]]
-UNCAPPED = LoadSettings(table=((1 << 16, 16),), off_above=1 << 16, resume_at=1 << 16)
-"""No cap by load: the policy alone decides."""
 
 
 class Generate:

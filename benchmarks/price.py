@@ -129,8 +129,7 @@ def _seen(
     for name in dict.fromkeys(d.option.proposer for d in decisions if d.option is not None):
         mine = [d for d in decisions if d.option is not None and d.option.proposer == name]
         levels, tokens = max(d.k for d in mine), sum(d.tokens for d in mine)
-        cost = costs.draft(name)
-        seconds = cost.fixed + levels * cost.level + tokens * cost.node
+        seconds = costs.draft(name).of(levels, tokens)
         drafting.append(Drafting(name, seconds, len(mine), levels, tokens))
     seconds = float(costs.table(rows)[rows]) + sum(each.seconds for each in drafting)
     return StepSeen(

@@ -4,11 +4,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contenders import UNCAPPED
 from engine.api import DraftSettings, Launch
 from engine.core import Engine
 from engine.start import start
 from policies.controller import Controller
+from policies.load import UNCAPPED
 from policies.settings import PolicySettings
 from specd.models.cache import HashCache, cache_dir
 from specd.models.drafts import shipped_head

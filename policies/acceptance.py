@@ -98,7 +98,6 @@ class AcceptanceEstimates:
         self._own: dict[_OwnKey, int] = {}
         self._requests: dict[str, list[_OwnKey]] = {}
         self._classes: dict[ClassKey, int] = {}
-        self._class_rows: set[int] = {PRIOR}
         self.changes = 0
         """Grows whenever `slot` may say something else than before."""
         self.configure(half_life, prior)
@@ -141,7 +140,7 @@ class AcceptanceEstimates:
 
     def own(self, slot: int) -> bool:
         """Whether the estimate rests on anything that a request has shown itself."""
-        return slot not in self._class_rows
+        return self._evidence.parent(slot) != PRIOR
 
     def has_own(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """The same for many."""
@@ -199,7 +198,6 @@ class AcceptanceEstimates:
             key = (OTHER_CLASSES, arm)
         if key not in self._classes:
             self._classes[key] = self._evidence.take(PRIOR)
-            self._class_rows.add(self._classes[key])
         return self._classes[key]
 
     def _shown(self, key: ClassKey, slot: int) -> ClassAcceptance:

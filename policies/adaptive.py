@@ -103,8 +103,7 @@ class Adaptive:
     def observe(self, step: StepSeen) -> None:
         """Learn from what the step took that was decided last."""
         if self._chose is not None and step.sequences:
-            costs = self._costs
-            reckoned = costs.step(step.sequences) + costs.sequence * step.sequences + costs.key * step.context
+            reckoned = self._costs.target(step.sequences, step.sequences, step.context)
             self._check.observe(step, reckoned, drafted=self._chose)
 
     def forget(self, request: str) -> None:
@@ -206,10 +205,8 @@ class Adaptive:
         reason, text = _REASONS[code]
         if option is None:
             return Decision(k, reason, text)
-        nodes = min(option.width * k, self._settings.tree_nodes) if option.width > 1 else 0
-        return Decision(
-            k, reason, f"{option.proposer} {text.format(k=k)}", option, max(nodes, k) if nodes else 0
-        )
+        nodes = option.nodes(k, self._settings.tree_nodes)
+        return Decision(k, reason, f"{option.proposer} {text.format(k=k)}", option, nodes)
 
     def _held_back(self, decisions: list[Decision], k: Ints, allowed: Allowed) -> list[Decision]:
         """With the reason of those that would have more, but for load, tenant or room."""

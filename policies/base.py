@@ -58,6 +58,10 @@ class Option(NamedTuple):
     width: int = 1  # nodes a level, about: 1 is a chain, more is a tree
     owed: int = 0  # tokens of the text that it must read before it can guess, beside the last one
 
+    def nodes(self, k: int, most: int) -> int:
+        """Tokens of a tree of k levels, at most `most`; 0 for a chain, whose levels say it."""
+        return min(self.width * k, most) if self.width > 1 else 0
+
 
 class Decision(NamedTuple):
     """How far to draft for one request in one round, who does it, and why."""

@@ -85,10 +85,11 @@ class Controller(Policy):
         """costs: of this engine on this host, as far as they are known."""
         self._costs = CostModel(costs or StepCosts())
         self._estimates = AcceptanceEstimates(settings.half_life, settings.prior)
-        self._picker = Picker(self._estimates, _agreed(self._costs.now, settings), settings)
+        agreed = _agreed(self._costs.now, settings)
+        self._picker = Picker(self._estimates, agreed, settings)
         self._load = LoadPolicy(settings)
         self._probes = Probes(settings, self._picker)
-        self._adaptive = Adaptive(self._estimates, _agreed(self._costs.now, settings), settings)
+        self._adaptive = Adaptive(self._estimates, agreed, settings)
         self._state = LoadState.FULL
         self._decisions: list[Decision] = []  # of the last step
         self._places: dict[int, int] = {}  # of those of its requests that were decided together, among these
@@ -115,8 +116,9 @@ class Controller(Policy):
         """
         self._apply(settings)
         self._estimates.configure(settings.half_life, settings.prior)
-        self._picker.configure(_agreed(self._costs.now, settings), settings)
-        self._adaptive.configure(_agreed(self._costs.now, settings), settings)
+        costs = _agreed(self._costs.now, settings)
+        self._picker.configure(costs, settings)
+        self._adaptive.configure(costs, settings)
         self._load.configure(settings)
         self._probes.configure(settings)
 
@@ -207,8 +209,9 @@ class Controller(Policy):
         return self._decisions
 
     def _reckon(self) -> None:
-        self._adaptive.reckon(_agreed(self._costs.now, self._settings))
-        self._picker.configure(_agreed(self._costs.now, self._settings), self._settings)
+        costs = _agreed(self._costs.now, self._settings)
+        self._adaptive.reckon(costs)
+        self._picker.configure(costs, self._settings)
 
     def _apply(self, settings: PolicySettings) -> None:
         self._chooser = chooser(settings, self._picker)

@@ -33,6 +33,12 @@ class DraftCost:
     node: float = 0.0  # for each token, beside what its level costs
     owed: float = 0.0  # for each token that it must read before it can guess
 
+    def of(self, levels: int, tokens: int, owed: int = 0) -> float:
+        """Of all its drafts in a step, the deepest of so many levels; nothing where there are none."""
+        if not levels:
+            return 0.0
+        return self.fixed + levels * self.level + tokens * self.node + owed * self.owed
+
     def times(self, factor: float) -> "DraftCost":
         """On a machine that is so many times as slow."""
         return DraftCost(self.level * factor, self.fixed * factor, self.node * factor, self.owed * factor)
@@ -107,15 +113,17 @@ class StepCosts:
     def of(self, step: StepSeen) -> float:
         """Of a whole step as it was, as if rows of prompts were like others."""
         drafting = sum(
-            cost.fixed + each.levels * cost.level + each.tokens * cost.node + each.owed * cost.owed
-            for each, cost in ((each, self.draft(each.proposer)) for each in step.drafting)
+            self.draft(each.proposer).of(each.levels, each.tokens, each.owed) for each in step.drafting
         )
-        return self.step(step.rows) + step.sequences * self.sequence + step.context * self.key + drafting
+        return self.target(step.rows, step.sequences, step.context) + drafting
+
+    def target(self, rows: int, sequences: int, context: int) -> float:
+        """Of the target's part of a step. context: tokens attended to, all texts together."""
+        return self.step(rows) + sequences * self.sequence + context * self.key
 
     def round(self, proposer: str, levels: int, tokens: int, requests: int = 1) -> float:
         """Of a round with such a draft, in rounds without one, where `requests` decode and all do the same."""
-        draft = self.draft(proposer)
-        drafting = draft.fixed + levels * draft.level + requests * tokens * draft.node if levels else 0.0
+        drafting = self.draft(proposer).of(levels, requests * tokens)
         return (self.step(requests * (1 + tokens)) + drafting) / self.step(requests)
 
 

@@ -109,6 +109,10 @@ class Evidence:
         self._parent[row] = PRIOR
         self._free.append(row)
 
+    def parent(self, row: int) -> int:
+        """Of one row; that of the prior is itself."""
+        return int(self._parent[row])
+
     def parents(self, rows: Ints) -> Ints:
         """Of each row."""
         return self._parent[rows]

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from policies.base import LoadState, LoadView, StepSeen
 from policies.latency import LatencyBound
-from policies.settings import PolicySettings
+from policies.settings import LoadSettings, PolicySettings
 
 Table = tuple[tuple[int, int], ...]
 
@@ -31,6 +31,9 @@ a processor of a few cores, where a row soon costs as much as the weights; a GPU
 
 NO_CAP: Final = 1 << 16
 """More levels, and more requests, than there will ever be."""
+
+UNCAPPED: Final = LoadSettings(table=((NO_CAP, NO_CAP),))
+"""No cap by load, whatever the kind."""
 
 MEASURES_LOAD: Final = frozenset({"goodput"})
 """Kinds whose choice has the load in it already."""

@@ -94,7 +94,7 @@ class Picker:
 
     def nodes(self, option: Option, k: int) -> int:
         """Tokens of a tree of k levels; 0 for a chain, whose levels say it."""
-        return min(option.width * k, self._tree_nodes) if option.width > 1 else 0
+        return option.nodes(k, self._tree_nodes)
 
     def drafted(self, request: str, option: Option) -> None:
         """The request was left to this option."""

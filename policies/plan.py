@@ -15,11 +15,7 @@ def expected_tokens(acceptance: float, k: int) -> float:
 
     Equation (1) there: (1 - a^(k+1)) / (1 - a), summed as 1 + a + ... + a^k so that a = 1 is no special case.
     """
-    total = power = 1.0
-    for _ in range(k):
-        power *= acceptance
-        total += power
-    return total
+    return expected_by_position([acceptance] * k)[-1]
 
 
 class Gain(NamedTuple):
@@ -66,13 +62,11 @@ def speedups(
     each request attends to.
     """
     draft = costs.draft(proposer)
-    table = costs.table(running * (len(acceptances) + 1))
-    beside = running * (costs.key * context + costs.sequence)
-    plain = float(table[running]) + beside
+    plain = costs.target(running, running, running * context)
     found = []
     for k, tokens in enumerate(expected_by_position(acceptances)):
-        drafting = draft.fixed + k * draft.level + running * k * draft.node if k else 0.0
-        found.append(tokens * plain / (float(table[running * (1 + k)]) + beside + drafting))
+        seconds = costs.target(running * (1 + k), running, running * context) + draft.of(k, running * k)
+        found.append(tokens * plain / seconds)
     return found
 
 

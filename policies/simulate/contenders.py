@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from policies.base import Decision, LoadView, Observation, Option, RequestView, StepSeen
 from policies.controller import Controller
 from policies.cost import StepCosts
-from policies.load import NO_CAP, LoadPolicy
+from policies.load import UNCAPPED, LoadPolicy
 from policies.settings import LoadSettings, PolicySettings
 
 _UNKNOWN: Final = (
     1 << 20
 )  # tokens that a text may still get, as far as a policy knows: texts end where they do
-
-_UNCAPPED: Final = LoadSettings(table=((NO_CAP, NO_CAP),))
 
 
 class Batch(NamedTuple):
@@ -108,7 +106,7 @@ class Adaptive:
         """costs: where it starts from. option: what is offered for every text. class_of: of each request."""
         self.name = name
         self.reasons: Counter[str] = Counter()
-        self._controller = Controller(replace(settings, load=_UNCAPPED), costs)
+        self._controller = Controller(replace(settings, load=UNCAPPED), costs)
         self._options: tuple[Option, ...] = (option,)
         self._class_of = class_of
         self._views: list[RequestView] = []

@@ -165,8 +165,7 @@ class _World:
 
     def _pass(self, work: _Work) -> tuple[float, float]:
         """Let the time of a step pass: (of its drafts, of all of it)."""
-        draft = self._draft
-        drafted = draft.fixed + draft.level * work.levels + draft.node * work.tokens if work.drafting else 0.0
+        drafted = self._draft.of(work.levels, work.tokens)
         beside = self._key * work.context + self._machine.prompt_key * work.prompts.attended
         beside += self._sequence * work.sequences
         factor = self._jitter.of(self.ledger.steps)

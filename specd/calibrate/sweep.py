@@ -14,9 +14,9 @@ from itertools import islice
 import numpy as np
 
 from engine.api import Ready, Request, SamplingParams
-from policies.load import NO_CAP
+from policies.load import UNCAPPED
 from policies.profile import Point
-from policies.settings import LoadSettings, PolicySettings
+from policies.settings import PolicySettings
 from specd.bench.prompts import Prompt, prompts
 from specd.calibrate.rig import Step
 from specd.http.prompt import PromptEncoder
@@ -28,7 +28,7 @@ _LEAST_STEPS = 8
 _MAX_TOKENS = 384
 _FULL = 0.9  # of the KV positions: more is not asked for
 
-NO_LIMIT = LoadSettings(table=((NO_CAP, NO_CAP),), off_above=NO_CAP, kv_reserve=0.0)
+NO_LIMIT = replace(UNCAPPED, kv_reserve=0.0)
 
 
 @dataclass(frozen=True, slots=True)
