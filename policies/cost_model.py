@@ -1,4 +1,4 @@
-"""What a step costs, learned from the steps themselves. Reads as `policies.cost.StepCosts` does, which it begins with.
+"""What a step costs, learned from the steps themselves, beginning with `policies.cost.StepCosts`.
 
 A step without prompts in it is taken to take
 
@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.base import Drafting, StepSeen
 from policies.cost import DraftCost, StepCosts
@@ -75,33 +74,6 @@ class CostModel:
         rows of prompts: of all, then by range of rows.
         """
         return self._errors.read()
-
-    @property
-    def plain(self) -> float:
-        """See StepCosts."""
-        return self.now.plain
-
-    @property
-    def key(self) -> float:
-        """See StepCosts."""
-        return self.now.key
-
-    @property
-    def sequence(self) -> float:
-        """See StepCosts."""
-        return self.now.sequence
-
-    def draft(self, proposer: str) -> DraftCost:
-        """See StepCosts."""
-        return self.now.draft(proposer)
-
-    def table(self, most: int) -> NDArray[np.float64]:
-        """See StepCosts."""
-        return self.now.table(most)
-
-    def round(self, proposer: str, levels: int, tokens: int, requests: int = 1) -> float:
-        """See StepCosts."""
-        return self.now.round(proposer, levels, tokens, requests)
 
     def _learn_draft(self, drafting: Drafting) -> bool:
         tracker = self._drafts.get(drafting.proposer)

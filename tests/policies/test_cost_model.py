@@ -18,7 +18,7 @@ ROWS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
 
 def off(model: CostModel, truth: StepCosts, *, scale: float = 1.0) -> np.ndarray:
     """Relative errors of the curve at ROWS."""
-    return model.table(256)[ROWS] / (scale * truth.table(256)[ROWS]) - 1.0
+    return model.now.table(256)[ROWS] / (scale * truth.table(256)[ROWS]) - 1.0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -29,9 +29,9 @@ def test_costs_that_are_off_by_30_percent_are_recovered(seed: int) -> None:
     for i in range(1500):
         model.observe(machine.any_step(1 if i % 3 == 0 else 32))
     assert np.abs(off(model, TRUTH)).max() < 0.05
-    assert model.key == pytest.approx(TRUTH.key, rel=0.15)
-    assert model.sequence == pytest.approx(TRUTH.sequence, abs=2e-5)
-    draft, true = model.draft("eagle"), TRUTH.draft("eagle")
+    assert model.now.key == pytest.approx(TRUTH.key, rel=0.15)
+    assert model.now.sequence == pytest.approx(TRUTH.sequence, abs=2e-5)
+    draft, true = model.now.draft("eagle"), TRUTH.draft("eagle")
     for levels, tokens, owed in ((1, 1, 0), (4, 4, 0), (4, 100, 0), (2, 2, 60)):
         want = true.fixed + levels * true.level + tokens * true.node + owed * true.owed
         got = draft.fixed + levels * draft.level + tokens * draft.node + owed * draft.owed
@@ -53,12 +53,12 @@ def test_a_lasting_change_is_followed_at_once_and_changes_no_shape(slower: float
     machine, model = Machine(noise=0.05), CostModel(TRUTH)
     for _ in range(200):
         model.observe(machine.step(4, 0))
-    before = model.table(256)[ROWS]
+    before = model.now.table(256)[ROWS]
     machine.slower = slower
     for _ in range(2 * LASTING):
         model.observe(machine.step(4, 0))
-    assert model.table(4)[4] == pytest.approx(slower * TRUTH.table(4)[4], rel=0.06)
-    assert model.table(256)[ROWS] / before == pytest.approx(slower, rel=0.08)
+    assert model.now.table(4)[4] == pytest.approx(slower * TRUTH.table(4)[4], rel=0.06)
+    assert model.now.table(256)[ROWS] / before == pytest.approx(slower, rel=0.08)
 
 
 def test_a_change_is_followed_in_much_noise_too() -> None:
@@ -68,7 +68,7 @@ def test_a_change_is_followed_in_much_noise_too() -> None:
     machine.slower = 1.5
     for _ in range(150):
         model.observe(machine.step(4, 0))
-    assert model.table(4)[4] == pytest.approx(1.5 * TRUTH.table(4)[4], rel=0.15)
+    assert model.now.table(4)[4] == pytest.approx(1.5 * TRUTH.table(4)[4], rel=0.15)
 
 
 def test_a_start_in_another_unit_is_put_right() -> None:
@@ -93,10 +93,10 @@ def test_outliers_move_nothing(pause: float) -> None:
 def test_steps_with_prompts_in_them_teach_nothing_of_the_target() -> None:
     machine, model = Machine(), CostModel(TRUTH)
     machine.slower = 5.0
-    before = model.table(256).copy()
+    before = model.now.table(256).copy()
     for _ in range(50):
         model.observe(machine.step(4, 0, prompt=32))
-    assert (model.table(256) == before).all()
+    assert (model.now.table(256) == before).all()
     assert model.error() == ()
 
 
@@ -107,7 +107,7 @@ def test_a_padded_step_costs_what_its_size_costs() -> None:
     machine, model = Machine(truth, noise=0.03), CostModel(mistaken(truth, 0.2, 0))
     for _ in range(600):
         model.observe(machine.any_step(5))
-    table = model.table(40)
+    table = model.now.table(40)
     assert table[9] == table[12] < table[13] == table[16]
     assert table[33] < table[34], "steps larger than the largest size run as they are"
     assert table[: sizes[-1] + 1] == pytest.approx(truth.table(sizes[-1]), rel=0.06)
@@ -137,11 +137,11 @@ def test_what_was_measured_of_one_proposer_leaves_the_rest_as_it_was_learned() -
     machine, model = Machine(), CostModel(mistaken(TRUTH, 0.3, 1))
     for _ in range(300):
         model.observe(machine.any_step())
-    table, learned = model.table(64).copy(), model.draft("eagle")
+    table, learned = model.now.table(64).copy(), model.now.draft("eagle")
     model.adopt({"medusa": DraftCost(1e-3)})
-    assert (model.table(64) == table).all()
-    assert model.draft("eagle") == learned
-    assert model.draft("medusa") == DraftCost(1e-3)
+    assert (model.now.table(64) == table).all()
+    assert model.now.draft("eagle") == learned
+    assert model.now.draft("medusa") == DraftCost(1e-3)
 
 
 def test_the_reading_changes_only_with_what_is_read() -> None:
@@ -189,12 +189,12 @@ def test_no_sequence_of_steps_makes_a_curve_that_falls_or_a_cost_below_nothing(
     model = CostModel(replace(TRUTH, sizes=sizes))
     for step in steps:
         model.observe(step)
-    table = model.table(2000)
+    table = model.now.table(2000)
     assert np.isfinite(table).all()
     assert (np.diff(table) >= 0.0).all()
     assert table[0] > 0.0
-    draft = model.draft("eagle")
-    assert min(model.key, model.sequence, draft.level, draft.fixed, draft.node, draft.owed) >= 0.0
+    draft = model.now.draft("eagle")
+    assert min(model.now.key, model.now.sequence, draft.level, draft.fixed, draft.node, draft.owed) >= 0.0
 
 
 @settings(max_examples=40, deadline=None)
