@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.bar import Bar
 from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
-from benchmarks.steady import Ask, asks, timed_step
+from benchmarks.steady import Ask, asks, steps_weight, timed_step
 from engine.core import Engine
 from specd.bench.prompts import blend, prompts
 
@@ -90,7 +90,7 @@ def weight(of: Sequence[Phase], tokens: int) -> float:
     """Of one day, in rows of a prompt, about."""
     rounds = [(len(phase.requests) / phase.clients, phase) for phase in of]
     return sum(
-        sum(len(ask.prompt) for ask in phase.requests) + n * tokens * (36 + 2 * phase.clients)
+        sum(len(ask.prompt) for ask in phase.requests) + n * steps_weight(tokens, phase.clients)
         for n, phase in rounds
     )
 

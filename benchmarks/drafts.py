@@ -23,7 +23,7 @@ from benchmarks.questions import CHAT, Question, by_category, eight, human_eval,
 from benchmarks.shown import DEPTH, Shown
 from engine.api import DraftSettings
 from policies.fixed import Fixed
-from specd.models.cache import HashCache, cache_dir
+from specd.models.cache import cache_dir, hashes
 from specd.models.drafts import shipped_head
 from specd.models.resolve import resolve_target
 
@@ -43,7 +43,7 @@ class Bench:
 
     def __init__(self, args: argparse.Namespace, progress: Progress) -> None:
         path = resolve_target("demo")
-        head = shipped_head(path, HashCache(cache_dir() / "hashes.json")) if args.head is None else args.head
+        head = shipped_head(path, hashes()) if args.head is None else args.head
         draft = DraftSettings(kinds=("ngram", _HEAD), head_path=str(head))
         self.args = args
         self.questions = [*spec_bench(args.data, args.each), *human_eval(args.data, 2 * args.each)]

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.bar import Bar
 from benchmarks.rivals import ADAPTIVE, PLAIN, Rivals
-from benchmarks.steady import Ask, Shown, in_batches, steady, together
+from benchmarks.steady import Ask, Shown, steps_weight, together
 from engine.api import DraftSettings
 
 RUNNING: Final = (1, 4, 16)
 _BATCHES: Final = {1: 4, 4: 2}
-_STEP: Final = 36  # see benchmarks.regret
+_PROMPT: Final = 150  # tokens of a prompt, about
 MOST: Final = 16  # prompts of a measurement
 
 
@@ -71,7 +71,7 @@ def _in_disorder(tensor: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
 
 def weight(running: int, tokens: int) -> float:
     """Of one measurement, in rows of a prompt."""
-    return _BATCHES.get(running, 1) * (running * 150 + tokens * (_STEP + 2 * running))
+    return _BATCHES.get(running, 1) * (running * _PROMPT + steps_weight(tokens, running))
 
 
 def total_weight(tokens: int, repeats: int, running: Sequence[int]) -> float:
@@ -109,8 +109,5 @@ class PoorDraft:
         return Shown.of(self.bar.measured(key, weight(running, self.tokens), run))
 
     def _run(self, name: str, running: int) -> dict[str, Any]:
-        policy, wanted = self.rivals.policy(name), self.prompts[: running * _BATCHES.get(running, 1)]
-        batches = in_batches(wanted, running)
-        return together(
-            steady(self.rivals.engine, policy, batch, self.tokens) for batch in batches
-        ).document()
+        wanted = self.prompts[: running * _BATCHES.get(running, 1)]
+        return self.rivals.shown(name, wanted, running, self.tokens).document()

@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from benchmarks.bar import Bar
 from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
-from benchmarks.steady import Ask, Shown, in_batches, steady, together
+from benchmarks.steady import Ask, Shown, steps_weight, together
 
 BATCHES: Final = {1: 6, 2: 3, 4: 3, 8: 2}
 """By concurrency: so many batches make a measurement, where one would be over too soon; others have one."""
 _NEAR: Final = 0.9  # of the best: a static k that gave less in the first round is not tried again
 _PROMPT: Final = 230  # tokens of a prompt, about
-_STEP: Final = 36  # what a plain step of one row costs, in rows of a prompt, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class Plan:
 
     def weight(self, running: int) -> float:
         """Of one measurement, in rows of a prompt."""
-        return self.batches.get(running, 1) * (running * _PROMPT + self.tokens * (_STEP + 2 * running))
+        return self.batches.get(running, 1) * (running * _PROMPT + steps_weight(self.tokens, running))
 
     @property
     def total(self) -> float:
@@ -120,9 +119,8 @@ class Regret:
         return Shown.of(self.bar.measured(key, self.plan.weight(running), run))
 
     def _run(self, mix: str, running: int, name: str) -> dict[str, Any]:
-        policy, wanted = self.rivals.policy(name), self.prompts[mix][: self.plan.requests(running)]
-        each = (steady(self.rivals.engine, policy, b, self.plan.tokens) for b in in_batches(wanted, running))
-        return together(each).document()
+        wanted = self.prompts[mix][: self.plan.requests(running)]
+        return self.rivals.shown(name, wanted, running, self.plan.tokens).document()
 
 
 def _worth(name: str, shown: Mapping[str, Sequence[Shown]]) -> bool:

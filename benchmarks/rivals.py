@@ -1,16 +1,18 @@
 """The policies that are compared on one engine: the adaptive one, every static k, and k = 0."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
+from benchmarks.steady import Ask, Shown, in_batches, steady, together
 from engine.api import DraftSettings, Launch
 from engine.core import Engine
 from engine.start import start
 from policies.controller import Controller
 from policies.load import UNCAPPED
 from policies.settings import PolicySettings
-from specd.models.cache import HashCache, cache_dir
+from specd.models.cache import cache_dir, hashes
 from specd.models.drafts import shipped_head
 
 ADAPTIVE: Final = "adaptive"
@@ -48,6 +50,11 @@ class Rivals:
         self._static.configure(PolicySettings(kind="static" if k else "off", static_k=k, load=UNCAPPED))
         return self._static
 
+    def shown(self, name: str, prompts: Sequence[Ask], running: int, tokens: int) -> Shown:
+        """What it gives to so many of these prompts at a time, one batch after another."""
+        policy = self.policy(name)
+        return together(steady(self.engine, policy, batch, tokens) for batch in in_batches(prompts, running))
+
 
 def engine(path: Path, draft: DraftSettings) -> Engine:
     """An engine that keeps no prefix: every prompt is read anew."""
@@ -62,7 +69,7 @@ def engine(path: Path, draft: DraftSettings) -> Engine:
 
 def automatic(path: Path) -> DraftSettings:
     """Who drafts for this target where nobody says who."""
-    head = shipped_head(path, HashCache(cache_dir() / "hashes.json"))
+    head = shipped_head(path, hashes())
     if head is None:
         return DraftSettings(kinds=("ngram",))
     return DraftSettings(kinds=("ngram", "eagle"), head_path=str(head))

@@ -18,6 +18,8 @@ from policies.settings import PolicySettings
 from specd.bench.prompts import Prompt, prompts
 
 _ROOM: Final = 10  # times the tokens that each gets on average: nobody's text is to end while it is measured
+_STEP: Final = 36  # what a plain step costs beside its rows, in rows of a prompt, about
+_ROW: Final = 2  # what a text's rows of a step cost, likewise
 _serial = count(1)
 
 
@@ -124,6 +126,11 @@ def timed_step(engine: Engine) -> tuple[float, StepReport]:
     begin = time.perf_counter()
     report = engine.step()
     return time.perf_counter() - begin, report
+
+
+def steps_weight(tokens: int, running: int) -> float:
+    """For a bar: so many texts running until they have so many tokens each, in rows of a prompt, about."""
+    return tokens * (_STEP + _ROW * running)
 
 
 def in_batches(of: Sequence[Ask], size: int) -> Iterator[Sequence[Ask]]:

@@ -28,8 +28,9 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     for mix in dict.fromkeys(summary.mix for summary in summaries):
         _draw(throughput, latency, mix, [s for s in summaries if s.mix == mix])
     clients = sorted({summary.concurrency for summary in summaries})
-    _label(throughput, clients, "tokens per second, all clients")
-    _label(latency, clients, "inter-token time, ms")
+    what = "concurrent clients"
+    label_counts(throughput, clients, what, "tokens per second, all clients")
+    label_counts(latency, clients, what, "inter-token time, ms")
     figure.savefig(path, dpi=150)
 
 
@@ -78,10 +79,11 @@ def _draw(throughput: Any, latency: Any, mix: str, summaries: Sequence[Summary])
         latency.plot([c for c, _ in told], values, style, color=line.get_color(), label=f"{mix}, {name}")
 
 
-def _label(axes: Any, clients: Sequence[int], quantity: str) -> None:
-    axes.set_xlabel("concurrent clients")
+def label_counts(axes: Any, counts: Sequence[int], what: str, quantity: str) -> None:
+    """Axes of a quantity over counts that mostly double."""
+    axes.set_xlabel(what)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(clients, [str(count) for count in clients])
+    axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)
     axes.set_ylabel(quantity)
     axes.set_ylim(bottom=0)

@@ -6,6 +6,7 @@ from typing import Any
 
 from policies.load import NO_CAP
 from policies.profile import Point, Profile
+from specd.bench.plot import label_counts
 
 
 def plot(profile: Profile, path: Path) -> None:
@@ -18,8 +19,9 @@ def plot(profile: Profile, path: Path) -> None:
         _draw(speed, waiting, k, sorted((p for p in profile.points if p.k == k), key=lambda p: p.running))
     _mark(speed, profile)
     running = sorted({point.running for point in profile.points})
-    _label(speed, running, "tokens per second, all texts")
-    _label(waiting, running, "between two tokens of a text, ms (p50, p99)")
+    what = "texts that decode together"
+    label_counts(speed, running, what, "tokens per second, all texts")
+    label_counts(waiting, running, what, "between two tokens of a text, ms (p50, p99)")
     figure.suptitle(f"{profile.subject.processor}, {profile.mix} mix, {profile.subject.dtype}")
     figure.savefig(path, dpi=150)
 
@@ -37,14 +39,3 @@ def _mark(axes: Any, profile: Profile) -> None:
     if 0 < profile.load.off_above < NO_CAP:
         off = profile.load.off_above
         axes.axvline(off, color="grey", linestyle="--", label=f"off above {off}")
-
-
-def _label(axes: Any, running: Sequence[int], quantity: str) -> None:
-    axes.set_xlabel("texts that decode together")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(running, [str(count) for count in running])
-    axes.set_xticks([], minor=True)
-    axes.set_ylabel(quantity)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend()
