@@ -46,7 +46,9 @@ def account(step: Step, i: int) -> Account:
 
 
 def _worth(step: Step, i: int) -> Floats:
-    """[K + 1, O] goodput by levels and option; -inf where there is no such draft."""
+    """[K + 1, O] goodput by levels and option; -inf where there is no such draft, or where it would need more rows than
+    are to be had beside those of the others.
+    """
     prices, gains = step.prices, step.gains[:, :, i]
     levels = np.arange(len(gains) + 1)[:, None]
     proposer, width = step.columns.proposer[:, i], step.columns.width[:, i]
@@ -58,8 +60,9 @@ def _worth(step: Step, i: int) -> Floats:
     passes = np.maximum(levels - deepest[proposer], 0) * prices.level[proposer]
     passes = passes + drafts * (deepest[proposer] == 0) * prices.fixed[proposer]
     own = passes + rows * prices.node[proposer] + drafts * step.columns.owed[:, i] * prices.owed[proposer]
-    seconds = prices.step[beside.rows + rows] + beside.seconds + own
-    worth: Floats = (beside.tokens + tokens) / seconds
+    there = beside.rows + rows < len(prices.step)
+    seconds = prices.step[np.where(there, beside.rows + rows, 0)] + beside.seconds + own
+    worth: Floats = np.where(there, (beside.tokens + tokens) / seconds, -np.inf)
     worth[1:][gains <= 0] = -np.inf
     return worth
 

@@ -173,9 +173,9 @@ class Adaptive:
         if verdict is not Verdict.LOOK and (
             not self._ruled_out or self._ruled_out % self._settings.probe_every == 0
         ):
-            tries = exploring.probes(batch, k == 0, one=bool(self._ruled_out))
-            look = exploring.look(batch, place, k, 1.0 / found.goodput, self._steps)
-            for each in [*tries, *([look] if look else [])]:
+            one, gained = bool(self._ruled_out), 1.0 / found.goodput
+            room = len(batch.prices.step) - 1 - found.rows
+            for each in exploring.tries(batch, place, k, room, one=one, gained=gained, step=self._steps):
                 place[each.request], k[each.request], codes[each.request] = each.place, each.k, _PROBE
                 self._chose = self._chose or None
         exploring.drafted(batch, place, np.flatnonzero(k), self._steps)

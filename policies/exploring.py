@@ -70,8 +70,19 @@ class Exploring:
         """A step takes so long, where a plain one takes `plain`."""
         self._purse = min(self._purse + SHARE * seconds / plain, PURSE)
 
-    def probes(self, batch: Batch, idle: Bools, *, one: bool) -> list[Try]:
-        """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked."""
+    def tries(
+        self, batch: Batch, chosen: Ints, k: Ints, room: int, *, one: bool, gained: float, step: int
+    ) -> list[Try]:
+        """What to try in a step beside the drafts that were chosen. room: rows that are left; the rest as below."""
+        found = self._probes(batch, k == 0, room, one=one)
+        room -= sum(_rows(batch, *each) for each in found)
+        look = self._look(batch, chosen, k, room, gained=gained, step=step)
+        return found if look is None else [*found, look]
+
+    def _probes(self, batch: Batch, idle: Bools, room: int, *, one: bool) -> list[Try]:
+        """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked. room:
+        rows that are left.
+        """
         waited = self._standing.idle
         waited[batch.rows] += idle
         waiting = idle & (one | (waited[batch.rows] >= self._every)) & (batch.levels > 0).any(axis=0)
@@ -82,17 +93,20 @@ class Exploring:
         drafting: set[int] = set()
         for i in due[np.argsort(-waited[batch.rows[due]], kind="stable")].tolist():
             place = self._stalest(batch, i, np.flatnonzero(batch.levels[:, i] > 0))
-            k = min(self._k, int(batch.levels[place, i]))
-            if not self._pays(batch, i, place, k, drafting, lost=0.0):
+            k = _fitting(batch, i, place, min(self._k, int(batch.levels[place, i])), room)
+            if not k or not self._pays(batch, i, place, k, drafting, lost=0.0):
                 break
+            room -= _rows(batch, i, place, k)
             found.append(Try(i, place, k))
             if one:
                 break
         return found
 
-    def look(self, batch: Batch, chosen: Ints, k: Ints, gained: float, step: int) -> Try | None:
-        """Of the request whose turn it is, if it drafts. chosen, k: [b] places and levels; gained: seconds that a token
-        of its draft saves, about.
+    def _look(
+        self, batch: Batch, chosen: Ints, k: Ints, room: int, *, gained: float, step: int
+    ) -> Try | None:
+        """Of the request whose turn it is, if it drafts. chosen, k: [b] places and levels; room: rows that are left
+        beside them; gained: seconds that a token of its draft saves, about.
         """
         i = step % len(chosen)
         others = batch.levels[:, i] > 0
@@ -103,8 +117,9 @@ class Exploring:
         if step - self._looked[of_class] < _SOON or not others.any():
             return None
         place = self._stalest(batch, i, np.flatnonzero(others))
-        levels = min(max(int(k[i]), self._k), int(batch.levels[place, i]))
-        if not self._pays(batch, i, place, levels, set(), lost=gained):
+        room += _rows(batch, i, int(chosen[i]), int(k[i]))
+        levels = _fitting(batch, i, place, min(max(int(k[i]), self._k), int(batch.levels[place, i])), room)
+        if not levels or not self._pays(batch, i, place, levels, set(), lost=gained):
             return None
         self._looked[of_class] = step
         return Try(i, place, levels)
@@ -126,8 +141,7 @@ class Exploring:
     def _pays(self, batch: Batch, i: int, place: int, k: int, drafting: set[int], *, lost: float) -> bool:
         """Whether the purse has what this costs, beside others by those who are `drafting` for a try already."""
         columns, prices = batch.columns, batch.prices
-        p, width = int(columns.proposer[place, i]), int(columns.width[place, i])
-        rows = k if width == 1 else min(width * k, batch.nodes)
+        p, rows = int(columns.proposer[place, i]), _rows(batch, i, place, k)
         seconds = rows * (prices.row(0) + prices.node[p]) + columns.owed[place, i] * prices.owed[p] + lost
         if p not in drafting:
             seconds += prices.fixed[p] + k * prices.level[p]
@@ -152,3 +166,14 @@ class Exploring:
     def _room(self, arm: int) -> None:
         while arm >= self._tried.shape[1]:
             self._tried = np.concatenate([self._tried, np.full_like(self._tried, _NEVER)], axis=1)
+
+
+def _rows(batch: Batch, i: int, place: int, k: int) -> int:
+    """Of a draft of k levels by this option of a request."""
+    width = int(batch.columns.width[place, i])
+    return k if width == 1 else min(width * k, batch.nodes)
+
+
+def _fitting(batch: Batch, i: int, place: int, k: int, room: int) -> int:
+    """The most levels, up to k, that take no more rows than there are."""
+    return k if _rows(batch, i, place, k) <= room else room // int(batch.columns.width[place, i])

@@ -99,6 +99,7 @@ class Loop:
                 self.seconds, seconds, rows, 0, 0, self.requests, 100 * self.requests, committed, drafts
             ),
         )
+        return decisions
 
     def speed(self, steps):
         """Tokens a second over so many steps."""

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from policies.base import LoadView, Option, Reason, RequestView
 from policies.controller import Controller
-from policies.cost import StepCosts
+from policies.cost import DraftCost, StepCosts
 from policies.exploring import PURSE, SHARE
+from policies.load import most_rows
 from policies.settings import LoadSettings, PolicySettings
 from policies.standing import DWELL
 from tests.policies.closed_loop import EAGLE, HOST, Loop, best_static
@@ -179,3 +180,28 @@ def test_requests_that_name_their_k_get_it_beside_those_that_leave_it_to_the_pol
     assert [decision.reason for decision in found[:2]] == [Reason.REQUEST_OFF, Reason.REQUEST_FIXED]
     assert (found[1].k, found[3].k, found[2].reason) == (2, 0, Reason.CLASS_PRIOR)
     assert found[2].k > 0
+
+
+@pytest.mark.parametrize("requests", [1, 2, 3, 6])
+def test_with_trees_no_step_has_more_rows_than_memory_is_planned_for_and_each_decision_can_be_accounted_for(
+    requests,
+):
+    """Looks included: each of many steps, on a host where rows are cheap, so that all of them are wanted."""
+    cheap = StepCosts(((1, 8e-3), (64, 8.4e-3), (512, 20e-3)), {"eagle": DraftCost(0.3e-3, 0.1e-3)})
+    trees = tuple(Option("eagle", 16, width=width) for width in (1, 2, 4))
+    rules = PolicySettings(kind="goodput")
+    loop = Loop(
+        requests,
+        lambda i, step: {"eagle": 0.8},
+        costs=cheap,
+        believed=cheap,
+        settings=rules,
+        options=lambda i, step, rng: trees,
+    )
+    looks = 0
+    for _ in range(200):
+        decisions = loop.step()
+        assert requests + sum(decision.tokens for decision in decisions) <= most_rows(rules, requests)
+        assert all(loop.controller.account(place).goodput > 0 for place in range(requests))
+        looks += sum(decision.reason is Reason.PROBE for decision in decisions)
+    assert looks > 0
