@@ -201,7 +201,8 @@ class Engine:
             count_round(*each) for each in zip(schedule.decodes, decisions, drafts, endings, strict=False)
         ]
         self._tell(rounds)
-        seen = seen_of(schedule, batch, rounds, drafting, now=now(), seconds=watch.total)
+        committed = sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)])
+        seen = seen_of(schedule, batch, drafting, committed=committed, now=now(), seconds=watch.total)
         self._observe(rounds, decisions, endings, seen)
         outputs = self._answer(work, endings)
         self.steps += 1
@@ -214,7 +215,7 @@ class Engine:
             prefill_rows=schedule.prefill_rows,
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting) + len(self._entrance),
-            committed=sum(len(ending.tokens) for ending in endings[: len(schedule.decodes)]),
+            committed=committed,
             kv=self.kv_usage(),
             load_state=self._policy.load_state,
             rounds=rounds,

@@ -96,9 +96,9 @@ def observation(r: Round, decision: Decision, ending: Ending) -> Observation:
 def seen_of(
     schedule: Schedule,
     batch: RaggedBatch,
-    rounds: list[Round],
     drafting: tuple[Drafting, ...],
     *,
+    committed: int,
     now: float,
     seconds: float,
 ) -> StepSeen:
@@ -111,7 +111,7 @@ def seen_of(
         padding=batch.padding,
         sequences=len(schedule.decodes),
         context=sum(len(sequence.tokens) for sequence in schedule.decodes),
-        committed=sum(r.accepted + 1 for r in rounds),
+        committed=committed,
         drafting=drafting,
     )
 

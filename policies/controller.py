@@ -59,7 +59,7 @@ class _Ceilings(NamedTuple):
         return _lower(self.of_load, self.of_tenants.get(place))
 
     def allowed(
-        self, views: Sequence[RequestView], places: Sequence[int], *, rows: int, sequences: int
+        self, views: Sequence[RequestView], places: Sequence[int], *, rows: int, sequences: int, context: int
     ) -> Allowed:
         """To these requests, which have these places in their step."""
         left = np.fromiter((view.remaining_tokens for view in views), np.intp, len(views)) - 1
@@ -74,7 +74,6 @@ class _Ceilings(NamedTuple):
             above = self.of(places[i])
             return above if above.k <= left[i] else _no_room(int(left[i]))
 
-        context = sum(view.context_tokens for view in views)
         return Allowed(most, room, trees, self.limit.bound, sequences, rows, context, why)
 
 
@@ -202,7 +201,7 @@ class Controller(Policy):
         if free:
             rows = load.prefill_rows + len(requests) + sum(each.tokens for each in decisions.values())
             views = [requests[place] for place in free]
-            allowed = ceilings.allowed(views, free, rows=rows, sequences=len(requests))
+            allowed = ceilings.allowed(views, free, rows=rows, sequences=len(requests), context=load.context)
             decisions |= zip(free, self._adaptive.decide(views, allowed), strict=True)
         self._places = {place: among for among, place in enumerate(free)}
         self._decisions = [decisions[place] for place in range(len(requests))]
