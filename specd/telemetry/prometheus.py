@@ -9,13 +9,15 @@ from typing import Final, Literal, get_args
 
 from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import GRAMMAR, LoadState, Reason
 from policies.cost_error import CostError
+from specd.telemetry.families import by_position, counter, gauge, gauges, histogram, info
 from specd.telemetry.tally import (
     MAX_POSITIONS,
     STEP_BOUNDS,
@@ -45,6 +47,7 @@ class Metrics:
       who watches the engine    request_started, observe_step, observe_idle, engine_restarted
       the daemon                set_target, config_reloaded
       the alert manager         set_alerts, declare_receivers, webhook_outcome
+      parts with own counts     include
       the admin listener        render
     """
 
@@ -137,6 +140,10 @@ class Metrics:
         """One attempt or delivery ended as delivered, retried, rejected or gave_up."""
         self._deliveries[receiver, outcome] += 1
 
+    def include(self, collector: Collector) -> None:
+        """Render what this part counts, too."""
+        self._registry.register(collector)
+
     def render(self) -> bytes:
         """All metrics in Prometheus' text format, of content type `CONTENT_TYPE`."""
         return generate_latest(self._registry)
@@ -169,64 +176,64 @@ class Metrics:
             self._classes[traffic_class].add(proposer, *seen)
 
     def _observe_phases(self, phases: PhaseSeconds) -> None:
-        for phase, histogram in self._phases.items():
-            histogram.add(getattr(phases, phase))
+        for phase, buckets in self._phases.items():
+            buckets.add(getattr(phases, phase))
 
     def _speculation(self) -> Iterator[Metric]:
         tallies = self._proposers
-        yield _counter(
+        yield counter(
             "specd_spec_decode_num_drafts_total",
             "Rounds in which something was drafted.",
             ("proposer",),
             [((name,), tally.drafts) for name, tally in tallies.items()],
         )
-        yield _counter(
+        yield counter(
             "specd_spec_decode_num_draft_tokens_total",
             "Tokens drafted.",
             ("proposer",),
             [((name,), tally.drafted) for name, tally in tallies.items()],
         )
-        yield _counter(
+        yield counter(
             "specd_spec_decode_num_accepted_tokens_total",
             "Drafted tokens accepted.",
             ("proposer",),
             [((name,), tally.accepted) for name, tally in tallies.items()],
         )
-        yield _by_position(
+        yield by_position(
             "specd_spec_decode_num_accepted_tokens_per_pos_total",
             "Rounds that accepted the draft token at this position; the first is position 1.",
             {name: tally.accepted_by_position() for name, tally in tallies.items()},
         )
-        yield _by_position(
+        yield by_position(
             "specd_spec_decode_num_examined_tokens_per_pos_total",
             "Rounds that examined the draft token at this position: all before it were accepted.",
             {name: tally.examined_by_position() for name, tally in tallies.items()},
         )
 
     def _policy(self) -> Iterator[Metric]:
-        yield _histogram("specd_draft_length", "Draft length chosen for a round.", "proposer", self._lengths)
-        yield _counter(
+        yield histogram("specd_draft_length", "Draft length chosen for a round.", "proposer", self._lengths)
+        yield counter(
             "specd_policy_decisions_total",
             "Rounds by the reason for their draft length.",
             ("reason",),
             [((reason,), count) for reason, count in self._reasons.items()],
         )
-        yield _gauge(
+        yield gauge(
             "specd_load_state", "What the load policy allows: 0 full, 1 shrunk, 2 off.", int(self._load_state)
         )
-        yield _gauges(
+        yield gauges(
             "specd_step_cost_error",
             "How far off the policy's predictions of a step's time were lately: |ln(seen / predicted)|, by rows.",
             ("rows", "statistic"),
             [((e.rows, q), x) for e in self._cost_errors for q, x in (("median", e.median), ("p90", e.p90))],
         )
-        yield _gauges(
+        yield gauges(
             "specd_acceptance",
             "Accepted over examined draft tokens, old ones fading, proposers weighted by their rounds; NaN at first.",
             ("class",),
             [((name,), pooled.value) for name, pooled in self._classes.items()],
         )
-        yield _gauges(
+        yield gauges(
             "specd_proposer_acceptance",
             "The same of each proposer alone.",
             ("class", "proposer"),
@@ -238,28 +245,28 @@ class Metrics:
         )
 
     def _engine(self) -> Iterator[Metric]:
-        yield _gauge("specd_running_requests", "Requests decoding or in prefill.", self._running)
-        yield _gauge("specd_waiting_requests", "Requests waiting for a place.", self._waiting)
-        yield _histogram("specd_step_seconds", "Time of an engine step by phase.", "phase", self._phases)
-        yield _gauge(
+        yield gauge("specd_running_requests", "Requests decoding or in prefill.", self._running)
+        yield gauge("specd_waiting_requests", "Requests waiting for a place.", self._waiting)
+        yield histogram("specd_step_seconds", "Time of an engine step by phase.", "phase", self._phases)
+        yield gauge(
             "specd_goodput_tokens_per_second",
             f"Tokens committed per second over the last {Rate.WINDOW:.0f} seconds.",
             self._goodput.value(self._clock()),
         )
         kv = {} if self._kv is None else structs.asdict(self._kv)
-        yield _gauges(
+        yield gauges(
             "specd_kv_blocks",
             "Blocks of the KV pool; cached ones keep a prefix and are taken when no block is free.",
             ("state",),
             [((state,), count) for state, count in kv.items()],
         )
-        yield _counter(
+        yield counter(
             "specd_preemptions_total",
             "Running texts that gave up their KV blocks, to be computed anew.",
             (),
             [((), self._preempted)],
         )
-        yield _counter(
+        yield counter(
             "specd_engine_restarts_total",
             "Engine processes replaced, by why.",
             ("reason",),
@@ -282,8 +289,8 @@ class Metrics:
         )
 
     def _alarm(self) -> Iterator[Metric]:
-        yield _gauges("specd_alerts", "Open alerts.", ("name", "state"), self._alerts.items())
-        yield _counter(
+        yield gauges("specd_alerts", "Open alerts.", ("name", "state"), self._alerts.items())
+        yield counter(
             "specd_webhook_deliveries_total",
             "Alert notifications by outcome; retried counts attempts, the others notifications.",
             ("receiver", "outcome"),
@@ -291,60 +298,18 @@ class Metrics:
         )
 
     def _config(self) -> Iterator[Metric]:
-        yield _info("specd_build_info", "The running daemon.", self._build)
+        yield info("specd_build_info", "The running daemon.", self._build)
         if self._target is not None:
-            yield _info("specd_target_info", "The pair of models that is served.", self._target)
+            yield info("specd_target_info", "The pair of models that is served.", self._target)
         if self._reload_ok is not None:
-            yield _gauge(
+            yield gauge(
                 "specd_config_last_reload_successful",
                 "1 if the last load of the config was good.",
                 self._reload_ok,
             )
         if self._reload_time is not None:
-            yield _gauge(
+            yield gauge(
                 "specd_config_last_reload_success_timestamp_seconds",
                 "When a config was last loaded well.",
                 self._reload_time,
             )
-
-
-def _counter(
-    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for label_values, value in values:
-        family.add_metric(label_values, value)
-    return family
-
-
-def _gauges(
-    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for label_values, value in values:
-        family.add_metric(label_values, value)
-    return family
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value)
-
-
-def _info(name: str, text: str, labels: Mapping[str, str]) -> GaugeMetricFamily:
-    return _gauges(name, text, tuple(labels), [(tuple(labels.values()), 1)])
-
-
-def _histogram(name: str, text: str, label: str, values: Mapping[str, Histogram]) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, text, labels=(label,))
-    for label_value, histogram in values.items():
-        family.add_metric((label_value,), histogram.buckets(), histogram.sum)
-    return family
-
-
-def _by_position(name: str, text: str, values: Mapping[str, Sequence[int]]) -> CounterMetricFamily:
-    pairs = [
-        ((proposer, str(position)), count)
-        for proposer, counts in values.items()
-        for position, count in enumerate(counts, start=1)
-    ]
-    return _counter(name, text, ("proposer", "position"), pairs)
