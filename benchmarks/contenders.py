@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
 from engine.start import start
-from policies.load import UNCAPPED
 from policies.settings import PolicySettings
 
 Prompts = Sequence[list[int]]
@@ -52,8 +51,8 @@ class Ours:
         self._configure(PolicySettings(kind="off"))
 
     def adaptive(self) -> None:
-        """The default policy, load caps aside: the caller sets the concurrency."""
-        self._configure(PolicySettings(kind="ewma", load=UNCAPPED))
+        """The policy that a daemon has by default."""
+        self._configure(PolicySettings())
 
     def seconds(self, prompts: Prompts, tokens: int) -> float:
         """Time to generate `tokens` for every prompt, all at once."""

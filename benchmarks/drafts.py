@@ -1,7 +1,7 @@
 """`make bench-drafts DATA=...`: what drafts are worth on prompts that none of them was trained on.
 
 Conditional acceptance by position and category, greedy and at temperature 0.7; tokens per round; trees against chains
-of as many tokens; what a draft step costs; and the speed of one request under the default policy against plain
+of as many tokens; what drafts of some shapes take; and the speed of one request under the default policy against plain
 decoding, by category and on each of eight prompts. Writes benchmarks/results/drafts.json and drafts.md.
 """
 
@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.contenders import Ours, encode
-from benchmarks.drafts_page import DraftFigures, Speeds
+from benchmarks.drafts_page import PLAIN, SHAPES, DraftFigures, Shape, Speeds, StepTime
 from benchmarks.paper import write
 from benchmarks.questions import CHAT, Question, by_category, eight, human_eval, spec_bench
-from benchmarks.shown import DEPTH, Shown
-from engine.api import DraftSettings
+from benchmarks.shown import DEPTH, LONGEST, Shown
+from engine.api import DraftSettings, PhaseSeconds
 from policies.fixed import Fixed
 from specd.models.cache import cache_dir, hashes
 from specd.models.drafts import shipped_head
@@ -33,7 +33,7 @@ _BUDGETS = (
     (4, 3),
     (8, 4),
     (16, 5),
-)  # nodes, levels of the tree; the chain has as many tokens as the tree has nodes
+)  # nodes, levels of the tree; the chain has as many tokens as the tree has nodes, or as many as it may have
 _HEAD = "eagle"
 _WARM = 0.7
 
@@ -73,26 +73,24 @@ class Bench:
         with self._bar("trees and chains") as step:
             for nodes, levels in _BUDGETS:
                 pair = []
-                for policy in (Fixed(_HEAD, min(nodes, DEPTH)), Fixed(_HEAD, levels, nodes)):
+                for policy in (Fixed(_HEAD, min(nodes, LONGEST)), Fixed(_HEAD, levels, nodes)):
                     with self.ours.engine.lent(policy):
                         pair.append(self._shown(chats[::2]))
                     step(1 / 2 / len(_BUDGETS))
                 found[nodes] = (pair[0], pair[1])
         return found
 
-    def step_milliseconds(self) -> dict[str, float]:
-        """Medians, one request: a plain step, and one level of a draft by the head."""
+    def step_times(self) -> dict[Shape, StepTime]:
+        """Of one request's steps, plain and with drafts of each shape, which take turns."""
         prompt = self._prompts[self.questions[0]]
-        levels = 4
-        plain, level = [], []
-        with self._bar("cost of a draft step") as step:
+        seen: dict[Shape, list[PhaseSeconds]] = {shape: [] for shape in (PLAIN, *SHAPES)}
+        with self._bar("what drafts take") as step:
             for _ in range(self.args.repeats):
-                self.ours.plain()
-                plain += [sum(phases) for phases in self._phases(prompt)]
-                with self.ours.engine.lent(Fixed(_HEAD, levels)):
-                    level += [draft / levels for _, draft, _, _ in self._phases(prompt) if draft]
-                step(1 / self.args.repeats)
-        return {"plain step": 1e3 * statistics.median(plain), "draft level": 1e3 * statistics.median(level)}
+                for shape, times in seen.items():
+                    with self.ours.engine.lent(Fixed(_HEAD, shape.levels, shape.nodes)):
+                        times.extend(self._phases(prompt, shape))
+                    step(1 / self.args.repeats / len(seen))
+        return {shape: StepTime.of(times) for shape, times in seen.items()}
 
     def speeds(self, questions: Sequence[Question]) -> Speeds:
         """Tokens per second of one request at a time: medians, the two ways taking turns."""
@@ -120,10 +118,10 @@ class Bench:
                     shown.add(output.report)
         return shown
 
-    def _phases(self, prompt: list[int]) -> list[tuple[float, float, float, float]]:
+    def _phases(self, prompt: list[int], shape: Shape) -> list[PhaseSeconds]:
+        """Of the steps whose draft has this shape: near its end a text has room for a smaller one alone."""
         reports = self.ours.reports([prompt], self.args.tokens)
-        each = [report.phases for report in reports if report.prefill_rows == 0]
-        return [(phases.schedule, phases.draft, phases.verify, phases.commit) for phases in each]
+        return [report.phases for report in reports if [each.k for each in report.rounds] == [shape.levels]]
 
     @contextmanager
     def _bar(self, name: str) -> Iterator[Any]:
@@ -134,12 +132,12 @@ class Bench:
 
 def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make bench-drafts", description=__doc__)
     data = "folder with spec_bench.jsonl, human_eval.jsonl and bench_prompts.json"
     parser.add_argument("--data", type=Path, required=True, help=data)
     parser.add_argument("--head", type=Path, help="a head for the demo model; the package's unless given")
     parser.add_argument("--each", type=int, default=8, help="prompts of each category (default 8)")
-    parser.add_argument("--tokens", type=int, default=128, help="new tokens per prompt (default 128)")
+    parser.add_argument("--tokens", type=_tokens, default=128, help="new tokens per prompt (default 128)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds where time is measured (default 3)")
     parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for drafts.json and drafts.md")
     args = parser.parse_args()
@@ -149,7 +147,7 @@ def main() -> int:
             greedy=bench.acceptance(0.0),
             warm=bench.acceptance(_WARM),
             trees=bench.trees(),
-            steps=bench.step_milliseconds(),
+            steps=bench.step_times(),
             speeds=bench.speeds([*_some_of_each(bench.questions, 2), *bench.eight]),
             memory=bench.ours.engine.memory,
         )
@@ -159,6 +157,13 @@ def main() -> int:
     command = f'make bench-drafts DATA=... ARGS="{given}"'
     write(args.out, "drafts", command, figures.document(), page)
     return 0
+
+
+def _tokens(text: str) -> int:
+    least = 2 * LONGEST
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r}: the longest drafts need texts of {least} tokens or more")
+    return int(text)
 
 
 def _some_of_each(questions: Sequence[Question], few: int) -> list[Question]:

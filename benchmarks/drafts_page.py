@@ -3,15 +3,53 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple, Self
 
 from benchmarks.claims import Claim
 from benchmarks.paper import section
 from benchmarks.questions import CHAT, CODE, Question
-from benchmarks.shown import DEPTH, Shown
+from benchmarks.shown import DEPTH, LONGEST, Shown
+from engine.api import PhaseSeconds
 
 Speeds = dict[Question, dict[str, float]]
 """Tokens per second of one request at a time, by "plain" and "policy"."""
+
+
+class Shape(NamedTuple):
+    """Of a draft."""
+
+    levels: int
+    nodes: int = 0  # of a tree, in all; 0 for a chain
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        if not self.levels:
+            return "none"
+        return (
+            f"tree of {self.levels} levels, {self.nodes} tokens" if self.nodes else f"chain of {self.levels}"
+        )
+
+
+PLAIN: Final = Shape(0)
+_CHAIN: Final = Shape(4)
+SHAPES: Final = (_CHAIN, Shape(4, 16), Shape(8), Shape(8, 32))
+"""Whose steps are timed: chains, and trees of as many levels, four tokens each."""
+
+
+class StepTime(NamedTuple):
+    """Milliseconds of a step, medians."""
+
+    draft: float
+    verify: float
+    whole: float
+
+    @classmethod
+    def of(cls, phases: Sequence[PhaseSeconds]) -> Self:
+        """Of some steps."""
+        whole = [each.schedule + each.draft + each.verify + each.commit for each in phases]
+        each_phase = ([each.draft for each in phases], [each.verify for each in phases], whole)
+        return cls(*(1e3 * statistics.median(seconds) for seconds in each_phase))
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +59,7 @@ class DraftFigures:
     greedy: Mapping[str, Shown]  # by category
     warm: Mapping[str, Shown]  # the same at temperature 0.7
     trees: Mapping[int, tuple[Shown, Shown]]  # chains and trees, by tokens drafted
-    steps: Mapping[str, float]  # milliseconds
+    steps: Mapping[Shape, StepTime]  # plain ones, and those with drafts of each of SHAPES
     speeds: Speeds
     memory: Mapping[str, int]
 
@@ -39,14 +77,12 @@ class DraftFigures:
             *section(_words("greedy"), header, _acceptance_rows(self.greedy)),
             *section(_words("temperature 0.7"), header, _acceptance_rows(self.warm)),
             *section(
-                "Tokens per round on chats, greedy, by tokens drafted:", ["tokens", "chain", "tree"], rows
+                f"Tokens per round on chats, greedy, by tokens drafted, chains of at most {LONGEST}:",
+                ["tokens", "chain", "tree"],
+                rows,
             ),
-            *section(
-                "Milliseconds, one request:", [*self.steps], [[f"{ms:.2f}" for ms in self.steps.values()]]
-            ),
-            *section(
-                "Tokens per second, one request, default policy without load caps:", speeds, self._rows()
-            ),
+            *section(_TIMES, ["draft", "drafting", "each level", "verifying", "step"], self._time_rows()),
+            *section("Tokens per second, one request, default policy:", speeds, self._rows()),
         ]
 
     def document(self) -> dict[str, Any]:
@@ -55,7 +91,7 @@ class DraftFigures:
             "greedy": {category: shown.document() for category, shown in self.greedy.items()},
             "temperature 0.7": {category: shown.document() for category, shown in self.warm.items()},
             "trees": {n: {"chain": a.document(), "tree": b.document()} for n, (a, b) in self.trees.items()},
-            "step_milliseconds": dict(self.steps),
+            "step_milliseconds": {shape.name: time._asdict() for shape, time in self.steps.items()},
             "tokens_per_second": {
                 q.name: {"category": q.category, **each} for q, each in self.speeds.items()
             },
@@ -77,7 +113,7 @@ class DraftFigures:
                 yield Claim(f"acceptance at position {position} against 1, {name}, greedy", rate, first, 0.85)
 
     def _times(self) -> Iterator[Claim]:
-        level, plain = self.steps["draft level"], self.steps["plain step"]
+        level, plain = self.steps[_CHAIN].draft / _CHAIN.levels, self.steps[PLAIN].whole
         yield Claim("milliseconds of a draft level, against a plain step", level, plain, 0.12, at_most=True)
         yield self._speed("chat", CHAT, 1.5)
         yield self._speed("edit", ("edit",), 2.5)
@@ -97,6 +133,13 @@ class DraftFigures:
         ours, other = (statistics.harmonic_mean(each[mode] for each in mine) for mode in ("policy", "plain"))
         return Claim(f"tokens/s, one request, {name}", ours, other, bound)
 
+    def _time_rows(self) -> list[list[str]]:
+        def cells(shape: Shape, time: StepTime) -> list[str]:
+            level = f"{time.draft / shape.levels:.2f}" if shape.levels else "-"
+            return [shape.name, f"{time.draft:.2f}", level, f"{time.verify:.2f}", f"{time.whole:.2f}"]
+
+        return [cells(*each) for each in self.steps.items()]
+
     def _rows(self) -> list[list[str]]:
         return [
             [q.name, q.category, f"{s['plain']:.0f}", f"{s['policy']:.0f}", f"{s['policy'] / s['plain']:.2f}"]
@@ -104,6 +147,7 @@ class DraftFigures:
         ]
 
 
+_TIMES = "Milliseconds of a step by the shape of its draft, one request, taking turns:"
 _EIGHT = frozenset({"edit", "chat", "extract"})
 
 

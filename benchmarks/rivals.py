@@ -18,8 +18,8 @@ from specd.models.drafts import shipped_head
 ADAPTIVE: Final = "adaptive"
 PLAIN: Final = "k = 0"
 K_MOST: Final = 8
-DRAFTED: Final = PolicySettings(kind="goodput", load=UNCAPPED)
-"""The adaptive policy, with no cap by load."""
+DRAFTED: Final = PolicySettings()
+"""The adaptive policy: the one that a daemon has by default."""
 
 
 def static(k: int) -> str:

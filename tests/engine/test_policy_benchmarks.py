@@ -4,16 +4,41 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.contenders import Ours
 from benchmarks.day import Day, Phase
 from benchmarks.day import _run as run_day
+from benchmarks.drafts_page import PLAIN as NO_DRAFT
+from benchmarks.drafts_page import Shape, StepTime
 from benchmarks.journal import Journal
 from benchmarks.policies_page import PolicyFigures
 from benchmarks.regret import Point
-from benchmarks.rivals import ADAPTIVE, PLAIN, Rivals, static
+from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, Rivals, static
 from benchmarks.steady import Ask, steady
+from engine.api import PhaseSeconds
+from specd.config.policy import PolicySection
 from tests.engine.conftest import MakeEngine
 
 ASKS = [Ask([5, 6, 7, 8] * 3 + [9 + i], "copy", 0.0) for i in range(3)]
+
+
+def test_what_is_measured_is_what_a_daemon_has_by_default(make_engine: MakeEngine) -> None:
+    """Test that the adaptive policy, and the engine beside `generate`, are under the default of the config."""
+    default = PolicySection().settings()
+    assert default == DRAFTED
+    ours = Ours.__new__(Ours)
+    ours.engine = make_engine("ngram")
+    ours._draft = ours.engine._draft_settings
+    ours.plain()
+    ours.adaptive()
+    assert ours.engine.policy._settings == default
+
+
+def test_a_step_is_told_by_its_medians() -> None:
+    """Test that one slow step changes nothing, and that shapes are named as they are drafted."""
+    phases = [PhaseSeconds(schedule=0.001, draft=0.002, verify=v, commit=0.001) for v in (0.01, 0.5, 0.012)]
+    assert StepTime.of(phases) == pytest.approx((2.0, 12.0, 16.0))
+    named = [NO_DRAFT, Shape(4), Shape(4, 16)]
+    assert [shape.name for shape in named] == ["none", "chain of 4", "tree of 4 levels, 16 tokens"]
 
 
 def test_as_many_decode_in_the_last_step_as_in_the_first(make_engine: MakeEngine) -> None:
