@@ -293,12 +293,19 @@ class Daemon:
 
     async def _reload(self, trigger: Trigger) -> Reloaded:
         if not self._announced:
-            return await self._reloader.reload(trigger)
+            return await self._reload_noted(trigger)
         self._notifier.reloading()
         try:
-            return await self._reloader.reload(trigger)
+            return await self._reload_noted(trigger)
         finally:
             self._notifier.ready()
+
+    async def _reload_noted(self, trigger: Trigger) -> Reloaded:
+        reloaded = await self._reloader.reload(trigger)
+        if reloaded.changes:
+            what = ", ".join(change.text() for change in reloaded.changes)
+            self._alerts.events.note("config_reload", what, time.time())
+        return reloaded
 
     async def _reload_by_signal(self) -> None:
         with contextlib.suppress(UserError):  # it is in the log, and a signal has no other answer

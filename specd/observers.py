@@ -47,6 +47,7 @@ class Telemetry:
     def died(self, death: Death) -> None:
         """Count it by reason."""
         self._metrics.engine_restarted(death.reason)
+        self._alerts.engine_died(death.text)
 
 
 class _Remembered(NamedTuple):

@@ -1,23 +1,24 @@
 """The one place where an alert is decided.
 
-             breached           breached for `for_seconds`            fine
-  (no alert) ────────▶ PENDING ────────────────────────────▶ FIRING ──────▶ RESOLVED
-      ▲                   │ fine
+             breached           breached for `for_seconds`           fine for `keep_seconds`
+  (no alert) ────────▶ PENDING ────────────────────────────▶ FIRING ─────────────────────────▶ RESOLVED
+      ▲                   │ not breached
       └───────────────────┘
 
-One open alert per fingerprint. No evidence changes nothing, and such time does not count towards
-`for_seconds`. RESOLVED is said once and the alert is gone.
+One open alert per fingerprint. No evidence changes nothing, and such time counts towards neither span. RESOLVED is
+said once and the alert is gone.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
-from specd.alerts.rules import Finding, Verdict, annotations
+from specd.alerts.finding import Finding, Verdict
 
-BACK = "acceptance is no longer under the floor"
+_FINE_AGAIN: Final = "it is fine again"
 
 
 class State(StrEnum):
@@ -33,6 +34,8 @@ class Alert:
     """An alert as it stood at one moment. Times are Unix seconds."""
 
     fingerprint: str
+    source: str
+    """Of the finding that began it."""
     labels: dict[str, str]
     annotations: dict[str, str]
     state: State
@@ -52,23 +55,43 @@ def fingerprint(labels: dict[str, str]) -> str:
 
 
 @dataclass(slots=True)
+class _Span:
+    """Seconds for which something was seen to hold, without a gap in the evidence."""
+
+    seconds: float = 0.0
+    _seen_at: float | None = None
+
+    def hold(self, now: float) -> None:
+        """It holds now, and did all the time since the last look if it did then."""
+        if self._seen_at is not None:
+            self.seconds += max(0.0, now - self._seen_at)
+        self._seen_at = now
+
+    def pause(self) -> None:
+        """Nothing is known: what was counted stays, the time until the next look is not."""
+        self._seen_at = None
+
+
+@dataclass(slots=True)
 class _Open:
     alert: Alert
-    held: float = 0.0
-    """Seconds for which the rule was seen breached without a gap in the evidence."""
-    breached_at: float | None = None
-    """The previous evaluation, if it said breached."""
+    context: dict[str, str]
+    """What was known when it began: it is not asked again."""
+    breached: _Span = field(default_factory=_Span)
+    fine: _Span = field(default_factory=_Span)
 
-    def breach(self, now: float) -> None:
-        if self.breached_at is not None:
-            self.held += max(0.0, now - self.breached_at)
-        self.breached_at = now
+    def tell(self, annotations: dict[str, str]) -> Alert:
+        """The alert with the texts of now."""
+        self.alert = replace(self.alert, annotations={**self.context, **annotations})
+        return self.alert
 
 
 class Lifecycle:
     """The open alerts. Every method returns the alerts that changed state, as they stand now."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: Callable[[Finding, float], dict[str, str]] | None = None) -> None:
+        """`context`: annotations that an alert keeps from its first breach on, such as the suspected cause."""
+        self._context = context or (lambda _finding, _now: {})
         self._open: dict[str, _Open] = {}
 
     def open(self) -> list[Alert]:
@@ -76,43 +99,57 @@ class Lifecycle:
         return [one.alert for one in self._open.values()]
 
     def step(self, findings: Iterable[Finding], now: float) -> list[Alert]:
-        """Take in what the rules say now."""
+        """Take in what is said now."""
         changes = (self._apply(finding, now) for finding in findings)
         return [alert for alert in changes if alert is not None]
 
     def end(self, why: Callable[[Alert], str | None], now: float) -> list[Alert]:
         """End every open alert for which `why` has a clause, whatever the evidence."""
-        ended = [(alert, reason) for alert in self.open() if (reason := why(alert)) is not None]
-        changes = (self._end(alert.fingerprint, alert.annotations, reason, now) for alert, reason in ended)
+        ended = [
+            (key, one, reason) for key, one in self._open.items() if (reason := why(one.alert)) is not None
+        ]
+        changes = (
+            self._end(key, {**one.alert.annotations, "resolution": reason}, now) for key, one, reason in ended
+        )
         return [alert for alert in changes if alert is not None]
 
     def _apply(self, finding: Finding, now: float) -> Alert | None:
         key = fingerprint(finding.labels)
-        match finding.verdict:
-            case Verdict.BREACHED:
-                return self._breach(key, finding, now)
-            case Verdict.FINE:
-                return self._end(key, annotations(finding), BACK, now)
-            case Verdict.NO_EVIDENCE:
-                if key in self._open:
-                    self._open[key].breached_at = None
-                return None
+        if finding.verdict is Verdict.BREACHED:
+            return self._breach(key, finding, now)
+        one = self._open.get(key)
+        return None if one is None else self._not_breached(key, one, finding, now)
 
     def _breach(self, key: str, finding: Finding, now: float) -> Alert | None:
         one = self._open.get(key)
         before = None if one is None else one.alert.state
         if one is None:
-            one = self._open[key] = _Open(Alert(key, finding.labels, {}, State.PENDING, starts_at=now))
-        one.breach(now)
-        one.alert = replace(one.alert, annotations=annotations(finding))
-        if one.alert.state is State.PENDING and one.held >= finding.rule.for_seconds:
-            one.alert = replace(one.alert, state=State.FIRING, starts_at=now)
-        return one.alert if one.alert.state is not before else None
+            begun = Alert(key, finding.source, finding.labels, {}, State.PENDING, starts_at=now)
+            one = self._open[key] = _Open(begun, self._context(finding, now))
+        one.breached.hold(now)
+        one.fine = _Span()
+        alert = one.tell(finding.annotations)
+        if alert.state is State.PENDING and one.breached.seconds >= finding.for_seconds:
+            one.alert = alert = replace(alert, state=State.FIRING, starts_at=now)
+        return alert if alert.state is not before else None
 
-    def _end(self, key: str, texts: dict[str, str], why: str, now: float) -> Alert | None:
-        """A pending alert ends without a word: nobody was told of it."""
-        one = self._open.pop(key, None)
-        if one is None or one.alert.state is State.PENDING:
+    def _not_breached(self, key: str, one: _Open, finding: Finding, now: float) -> Alert | None:
+        one.breached.pause()
+        if finding.verdict is Verdict.NO_EVIDENCE:
+            one.fine.pause()
             return None
-        texts = {**texts, "resolution": why}
-        return replace(one.alert, state=State.RESOLVED, annotations=texts, ends_at=now)
+        if finding.verdict is Verdict.FINE:
+            one.fine.hold(now)
+        else:
+            one.fine = _Span()
+        over = finding.verdict is Verdict.FINE and one.fine.seconds >= finding.keep_seconds
+        if one.alert.state is State.FIRING and not over:
+            return None
+        return self._end(key, {"resolution": _FINE_AGAIN, **one.context, **finding.annotations}, now)
+
+    def _end(self, key: str, annotations: dict[str, str], now: float) -> Alert | None:
+        """A pending alert ends without a word: nobody was told of it."""
+        alert = self._open.pop(key).alert
+        if alert.state is State.PENDING:
+            return None
+        return replace(alert, state=State.RESOLVED, annotations=annotations, ends_at=now)

@@ -5,25 +5,29 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from engine.api import StepReport
 from specd.alerts.delivery import Deliveries, Outbox
+from specd.alerts.events import Events
+from specd.alerts.finding import NAMES, Finding, Pair, pair_of
 from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.webhook import rfc3339
-from specd.alerts.rules import Evidence, Pair, evaluate, watching
-from specd.config.schema import AlertsSection, RuleSection
+from specd.alerts.rules import SOURCE, Evidence, evaluate, watching
+from specd.config.schema import AlertsSection
 from specd.telemetry.prometheus import Metrics
 
 log: Final = logging.getLogger(__name__)
 
 _INTERVAL: Final = 1.0
 _REMEMBERED: Final = 32
-_NAMES: Final = get_args(RuleSection.model_fields["name"].annotation)
+
+Source = Callable[[float], Iterable[Finding]]
+"""Asked once a second, with the time in Unix seconds, for all that it has to say."""
 
 
 class AlertManager:
-    """Wires evidence, rules, lifecycle and outbox; decides nothing itself."""
+    """Wires whoever has findings, lifecycle and outbox; decides nothing itself."""
 
     def __init__(
         self,
@@ -38,7 +42,9 @@ class AlertManager:
         self._clock = clock
         self._outbox = outbox or Deliveries(alerts.receivers, metrics, clock=clock)
         self._evidence = Evidence(_horizon(alerts))
-        self._lifecycle = Lifecycle()
+        self.events = Events()
+        self._lifecycle = Lifecycle(self._context)
+        self._sources: list[Source] = [self._floors]
         self._resolved: deque[Alert] = deque(maxlen=_REMEMBERED)
         self._pair = Pair("", "")
         self._task: asyncio.Task[None] | None = None
@@ -48,6 +54,10 @@ class AlertManager:
         """Take in one engine step."""
         self._evidence.observe(report.rounds, self._clock())
 
+    def engine_died(self, why: str) -> None:
+        """The engine process is being replaced."""
+        self.events.note("engine_restart", why, self._clock())
+
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
         """This pair is served from now on: alerts of another end, and what was seen of it is forgotten."""
         pair = Pair(target_revision, draft_revision)
@@ -55,7 +65,7 @@ class AlertManager:
             return
         self._pair = pair
         self._evidence.clear()
-        self._publish(self._lifecycle.end(lambda _: "another pair of revisions is served", self._clock()))
+        self._publish(self._lifecycle.end(self._of_another_pair, self._clock()))
 
     def configure(self, alerts: AlertsSection) -> None:
         """Take over new rules and receivers; secret files are read again.
@@ -68,9 +78,18 @@ class AlertManager:
         self._evidence.horizon = _horizon(alerts)
         self._publish(self._lifecycle.end(self._unwatched, self._clock()))
 
+    def watch(self, source: Source) -> None:
+        """From now on, ask this one too."""
+        self._sources.append(source)
+
+    def judge(self, findings: Iterable[Finding]) -> None:
+        """Take in findings that are made once, when something was found out, such as a canary's."""
+        self._publish(self._lifecycle.step(findings, self._clock()))
+
     def tick(self, now: float) -> None:
-        """Ask every rule. Needs a running event loop, since receivers may have to be told."""
-        self._publish(self._lifecycle.step(evaluate(self._rules, self._evidence, self._pair, now), now))
+        """Ask every source. Needs a running event loop, since receivers may have to be told."""
+        for source in self._sources:
+            self._publish(self._lifecycle.step(source(now), now))
 
     def snapshot(self) -> list[dict[str, Any]]:
         """For people: open alerts, oldest first, then those that ended lately."""
@@ -102,8 +121,20 @@ class AlertManager:
             await asyncio.wait([self._task])
         await self._outbox.aclose(grace)
 
+    def _floors(self, now: float) -> list[Finding]:
+        return evaluate(self._rules, self._evidence, self._pair, now)
+
+    def _context(self, finding: Finding, now: float) -> dict[str, str]:
+        since = now if finding.since is None else finding.since
+        return {"since": rfc3339(since), "suspected_cause": self.events.suspect(since)}
+
+    def _of_another_pair(self, alert: Alert) -> str | None:
+        pair = pair_of(alert.labels)
+        return None if pair in {None, self._pair} else "another pair of revisions is served"
+
     def _unwatched(self, alert: Alert) -> str | None:
-        return None if watching(self._rules, alert.labels) else "no rule watches this any more"
+        watched = alert.source != SOURCE or watching(self._rules, alert.labels)
+        return None if watched else "no rule watches this any more"
 
     def _publish(self, changed: Iterable[Alert]) -> None:
         for alert in changed:
@@ -117,7 +148,7 @@ class AlertManager:
 
     def _count(self) -> None:
         counts = Counter(
-            {(name, state.value): 0 for name in _NAMES for state in (State.PENDING, State.FIRING)}
+            {(name, state.value): 0 for name in NAMES for state in (State.PENDING, State.FIRING)}
         )
         counts.update((alert.name, alert.state.value) for alert in self._lifecycle.open())
         self._metrics.set_alerts(counts)

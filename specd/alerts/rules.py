@@ -1,9 +1,8 @@
-"""What the rules say of the evidence, right now. Whether that is an alert is for `lifecycle` to decide.
+"""What the floor rules say of the evidence, right now.
 
 stratum    a traffic class and who drafted: drafts of different proposers are accepted at different rates, so that
            together they would seem to drift whenever the policy leaves more rounds to another one
 evidence   rounds whose first draft position was examined, by stratum and time
-verdict    what a rule says of one stratum: breached, fine, or that there is too little evidence to say either
 
 A round that drafted nothing is no evidence, nor is one of tokens that a grammar forces. So a policy that turns
 drafting off neither raises an alert nor ends one: the evidence runs out and the verdict becomes NO_EVIDENCE.
@@ -12,27 +11,14 @@ drafting off neither raises an alert nor ends one: the evidence runs out and the
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.api import Round
+from specd.alerts.finding import Finding, Pair, Verdict
 from specd.config.schema import RuleSection
 
-
-class Verdict(Enum):
-    """What a rule says of one stratum."""
-
-    BREACHED = auto()
-    FINE = auto()
-    NO_EVIDENCE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The models that are served together."""
-
-    target_revision: str
-    draft_revision: str
+SOURCE: Final = "floor"
+BACK: Final = "acceptance is no longer under the floor"
 
 
 class Stratum(NamedTuple):
@@ -49,20 +35,10 @@ class Counts:
     examined: int
     accepted: int
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one rule says of one stratum, and the numbers behind it."""
-
-    rule: RuleSection
-    labels: dict[str, str]
-    counts: Counts
-    verdict: Verdict
-
     @property
     def acceptance(self) -> float:
         """NaN when nothing was examined."""
-        return self.counts.accepted / self.counts.examined if self.counts.examined else float("nan")
+        return self.accepted / self.examined if self.examined else float("nan")
 
 
 class Evidence:
@@ -126,14 +102,20 @@ def watching(rules: Iterable[RuleSection], labels: dict[str, str]) -> RuleSectio
     return by_class.get(labels["class"], by_class.get("*"))
 
 
-def annotations(finding: Finding) -> dict[str, str]:
-    """The finding in sentences, with its numbers."""
-    rule, counts, labels = finding.rule, finding.counts, finding.labels
-    side = "under" if finding.verdict is Verdict.BREACHED else "not under"
-    return {
+def _finding(rule: RuleSection, stratum: Stratum, evidence: Evidence, pair: Pair, now: float) -> Finding:
+    counts = evidence.counts(stratum, rule.window_seconds, now)
+    verdict, labels = _verdict(rule, counts), _labels(rule, stratum, pair)
+    return Finding(SOURCE, labels, verdict, _annotations(rule, labels, counts, verdict), rule.for_seconds)
+
+
+def _annotations(
+    rule: RuleSection, labels: dict[str, str], counts: Counts, verdict: Verdict
+) -> dict[str, str]:
+    side = "under" if verdict is Verdict.BREACHED else "not under"
+    texts = {
         "summary": (
             f"Acceptance of class {labels['class']}, drafted by {labels['proposer']}, is"
-            f" {finding.acceptance:.2f}, {side} the floor of {rule.below:g}"
+            f" {counts.acceptance:.2f}, {side} the floor of {rule.below:g}"
         ),
         "description": (
             f"{counts.accepted} of {counts.examined} examined drafts kept their first token in the last"
@@ -142,11 +124,7 @@ def annotations(finding: Finding) -> dict[str, str]:
             f" {rule.for_seconds:g} s."
         ),
     }
-
-
-def _finding(rule: RuleSection, stratum: Stratum, evidence: Evidence, pair: Pair, now: float) -> Finding:
-    counts = evidence.counts(stratum, rule.window_seconds, now)
-    return Finding(rule, _labels(rule, stratum, pair), counts, _verdict(rule, counts))
+    return texts | ({"resolution": BACK} if verdict is Verdict.FINE else {})
 
 
 def _verdict(rule: RuleSection, counts: Counts) -> Verdict:

@@ -10,8 +10,9 @@ from policies.base import Drafting, LoadView, Observation, Option, RequestView, 
 from policies.controller import Controller
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
+from specd.alerts.finding import Pair
 from specd.alerts.lifecycle import Lifecycle, State
-from specd.alerts.rules import Evidence, Pair, evaluate
+from specd.alerts.rules import Evidence, evaluate
 from specd.config.schema import AlertsSection
 
 TOKENS = 120

@@ -42,7 +42,8 @@ async def forever(_seconds):
 
 def an_alert(number=0, state=State.FIRING):
     labels = {"alertname": "SpecdAcceptanceCollapse", "class": f"c{number}"}
-    return Alert(f"f{number}", labels, {"summary": "s"}, state, 1.0, 2.0 if state is State.RESOLVED else None)
+    ended = 2.0 if state is State.RESOLVED else None
+    return Alert(f"f{number}", "test", labels, {"summary": "s"}, state, 1.0, ended)
 
 
 def a_section(receiver, **keys):

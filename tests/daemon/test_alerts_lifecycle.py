@@ -3,14 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import Lifecycle, State, fingerprint
-from specd.alerts.rules import Counts, Finding, Verdict
-from specd.config.schema import RuleSection
-
-COUNTS = {Verdict.BREACHED: Counts(100, 1), Verdict.FINE: Counts(100, 90), Verdict.NO_EVIDENCE: Counts(0, 0)}
 
 
-def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0):
+def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0, **more):
     labels = {
         "alertname": "SpecdAcceptanceCollapse",
         "class": traffic_class,
@@ -18,20 +15,20 @@ def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0):
         "severity": "warning",
     }
     labels |= {"target_revision": "t1", "draft_revision": "d1"}
-    return Finding(RuleSection(below=0.2, for_seconds=for_seconds), labels, COUNTS[verdict], verdict)
+    return Finding("test", labels, verdict, {"summary": f"it is {verdict.name}"}, for_seconds, **more)
 
 
-def run(lifecycle, verdicts, *, start=0.0, step=1.0):
+def run(lifecycle, verdicts, *, start=0.0, step=1.0, **more):
     """One evaluation per `step` seconds; the states that were announced, with their times."""
     times = [start + step * number for number in range(len(verdicts))]
     return [
         (alert.state, now)
         for verdict, now in zip(verdicts, times, strict=True)
-        for alert in lifecycle.step([a_finding(verdict)], now)
+        for alert in lifecycle.step([a_finding(verdict, **more)], now)
     ]
 
 
-B, F, N = Verdict.BREACHED, Verdict.FINE, Verdict.NO_EVIDENCE
+B, F, W, N = Verdict.BREACHED, Verdict.FINE, Verdict.BETWEEN, Verdict.NO_EVIDENCE
 
 histories = st.lists(
     st.tuples(st.sampled_from(Verdict), st.sampled_from(["chat", "code"]), st.floats(0.0, 8.0)), max_size=60
@@ -80,7 +77,7 @@ def test_nothing_fires_before_it_was_breached_for_long_enough(history):
             covered[traffic_class] = covered.get(traffic_class, 0.0) + (
                 0 if previous is None else now - previous
             )
-        if verdict is F:
+        if verdict in {F, W}:
             covered[traffic_class] = 0.0
         last[traffic_class] = now if verdict is B else None
         for alert in changes:
@@ -143,7 +140,7 @@ def test_an_alert_resolves_with_its_times_and_the_numbers_of_today():
     lifecycle.step([a_finding(B, for_seconds=0.0)], 5.0)
     [alert] = lifecycle.step([a_finding(F)], 9.0)
     assert (alert.state, alert.starts_at, alert.ends_at) == (State.RESOLVED, 5.0, 9.0)
-    assert "0.90, not under the floor" in alert.annotations["summary"]
+    assert alert.annotations["summary"] == "it is FINE"
     assert alert.annotations["resolution"]
 
 
@@ -157,3 +154,39 @@ def test_alerts_can_be_ended_from_outside():
         ("chat", State.RESOLVED, "the rule is gone")
     ]
     assert [one.labels["class"] for one in lifecycle.open()] == ["math"]
+
+
+def test_between_begins_no_alert_and_ends_none_that_fires():
+    """Hysteresis: a pending alert is forgotten, a firing one stays until it is fine."""
+    assert run(Lifecycle(), [W, *[B] * 9, W, *[B] * 11, *[W] * 50, F]) == [
+        (State.PENDING, 1.0),
+        (State.PENDING, 11.0),
+        (State.FIRING, 21.0),
+        (State.RESOLVED, 72.0),
+    ]
+
+
+def test_an_alert_is_over_only_once_it_was_fine_for_long_enough():
+    """Any breach or doubt begins the span anew; silence neither counts nor takes away."""
+    history = [*[B] * 11, *[F] * 4, B, *[F] * 4, W, *[F] * 3, *[N] * 20, *[F] * 9]
+    told = run(Lifecycle(), history, keep_seconds=5.0)
+    assert told == [(State.PENDING, 0.0), (State.FIRING, 10.0), (State.RESOLVED, 47.0)]
+
+
+def test_an_alert_keeps_what_was_known_when_it_began():
+    """The context is asked for once, at the first breach, and stands beside the texts of each moment."""
+    asked = []
+
+    def context(finding, now):
+        asked.append((finding.verdict, now))
+        return {"suspected_cause": f"something at {now:g}"}
+
+    lifecycle = Lifecycle(context)
+    told = [alert for now in range(20) for alert in lifecycle.step([a_finding(B if now < 15 else F)], now)]
+    assert asked == [(B, 0)]
+    assert {alert.annotations["suspected_cause"] for alert in told} == {"something at 0"}
+    assert [alert.annotations["summary"] for alert in told] == [
+        "it is BREACHED",
+        "it is BREACHED",
+        "it is FINE",
+    ]

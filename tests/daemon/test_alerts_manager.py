@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api import KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import LoadState
+from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import State
 from specd.alerts.manager import AlertManager
 from specd.config.schema import AlertsSection, ReceiverSection, RuleSection
@@ -76,6 +77,7 @@ def alerts_metric(metrics):
         for family in text_string_to_metric_families(metrics.render().decode())
         if family.name == "specd_alerts"
         for sample in family.samples
+        if sample.labels["name"] == "SpecdAcceptanceCollapse"
     }
 
 
@@ -194,6 +196,55 @@ def test_a_reload_that_cannot_be_used_changes_no_rule():
         )
     rig.seconds(10, accepted=0)
     assert rig.told.states() == [State.FIRING]
+
+
+def a_finding(verdict, **more):
+    labels = {"alertname": "SpecdEngineRestarted", "severity": "warning"}
+    return Finding("engine", labels, verdict, {"summary": "the engine was restarted"}, **more)
+
+
+def test_whoever_has_something_to_say_is_asked_each_second():
+    """Findings of any source live as those of the rules do, and no reload of the rules ends them."""
+    rig = Rig()
+    rig.manager.watch(
+        lambda now: [
+            a_finding(Verdict.BREACHED if now < rig.clock.now + 1 else Verdict.FINE, for_seconds=2.0)
+        ]
+    )
+    for _ in range(5):
+        rig.clock.now += 1.0
+        rig.manager.tick(rig.clock.now)
+    rig.manager.configure(AlertsSection(rules=(a_rule(),)))
+    rig.manager.set_identity("t2", "d2")
+    assert [(one.name, one.state) for one in rig.told.alerts] == [("SpecdEngineRestarted", State.FIRING)]
+    rig.manager.tick(rig.clock.now + 1)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_what_is_found_once_is_told_at_once():
+    """A verdict that nobody repeats needs no tick."""
+    rig = Rig()
+    rig.manager.judge([a_finding(Verdict.BREACHED)])
+    rig.manager.judge([a_finding(Verdict.FINE)])
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_an_alert_says_since_when_and_what_may_have_caused_it():
+    """The last event before it began, or that there was none in the hour before; later ones change nothing."""
+    rig = Rig()
+    begun = rig.clock.now
+    rig.manager.judge([a_finding(Verdict.BREACHED)])
+    rig.manager.judge([a_finding(Verdict.FINE)])
+    rig.manager.events.note("target_update", "t1 to t2", begun + 5)
+    rig.manager.events.note("config_reload", "policy.k_max: 8 -> 4", begun + 9000)
+    rig.clock.now = begun + 9010
+    rig.manager.judge([a_finding(Verdict.BREACHED, since=begun + 40)])
+    assert [one.annotations["suspected_cause"] for one in rig.told.alerts] == [
+        "no event in the hour before 2025-11-29 15:26:40Z",
+        "no event in the hour before 2025-11-29 15:26:40Z",
+        "target update at 2025-11-29 15:26:45Z (t1 to t2)",
+    ]
+    assert rig.told.alerts[2].annotations["since"] == "2025-11-29T15:27:20.000Z"
 
 
 async def test_a_tick_that_fails_does_not_end_the_alarm(caplog):

@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from engine.api import Round
-from specd.alerts.rules import Counts, Evidence, Pair, Stratum, Verdict, annotations, evaluate, watching
+from specd.alerts.finding import Pair, Verdict
+from specd.alerts.rules import Counts, Evidence, Stratum, evaluate, watching
 from specd.config.schema import AlertsSection, RuleSection
 
 PAIR = Pair("t1", "d1")
@@ -21,6 +22,11 @@ def rounds(accepted, *, count=1, traffic_class="chat", drafted=4, proposer="ngra
     return [
         Round("r", traffic_class, proposer, drafted, drafted, examined, accepted, "acceptance", "")
     ] * count
+
+
+def floor(finding):
+    """As the summary names it."""
+    return finding.annotations["summary"].rpartition(" ")[2]
 
 
 def verdicts(rules, evidence, now):
@@ -110,7 +116,7 @@ def test_proposers_of_a_class_are_judged_apart():
         ("chat", "ngram", Verdict.FINE),
         ("chat", "eagle", Verdict.BREACHED),
     ]
-    assert "drafted by eagle" in annotations(findings[1])["summary"]
+    assert "drafted by eagle" in findings[1].annotations["summary"]
 
 
 def test_a_rule_for_a_class_takes_it_out_of_the_star_of_the_same_severity():
@@ -120,12 +126,14 @@ def test_a_rule_for_a_class_takes_it_out_of_the_star_of_the_same_severity():
     star, code = a_rule(below=0.2), a_rule(below=0.6, traffic_class="code")
     critical = a_rule(below=0.1, severity="critical")
     findings = evaluate([star, code, critical], evidence, PAIR, 0.0)
-    assert [(one.labels["class"], one.rule.below) for one in findings if one.rule is not critical] == [
+    assert [
+        (one.labels["class"], float(floor(one))) for one in findings if one.labels["severity"] != "critical"
+    ] == [
         ("chat", 0.2),
         ("code", 0.6),
     ]
     assert len({tuple(one.labels.items()) for one in findings}) == len(findings) == 4
-    assert all(watching([star, code, critical], one.labels) is one.rule for one in findings)
+    assert all(f"{watching([star, code, critical], one.labels).below:g}" == floor(one) for one in findings)
 
 
 def test_two_rules_for_the_same_class_and_severity_are_refused_by_the_config():
@@ -139,7 +147,7 @@ def test_the_annotations_carry_the_numbers():
     evidence = Evidence(10.0)
     evidence.observe(rounds(0, count=7) + rounds(2), now=0.0)
     [finding] = evaluate([a_rule()], evidence, PAIR, 0.0)
-    texts = annotations(finding)
+    texts = finding.annotations
     assert texts["summary"] == "Acceptance of class chat, drafted by ngram, is 0.12, under the floor of 0.5"
     for part in ("1 of 8", "10 s", "chat", "target t1", "draft d1", "floor is 0.5"):
         assert part in texts["description"]

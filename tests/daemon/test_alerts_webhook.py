@@ -11,7 +11,9 @@ from specd.alerts.lifecycle import Alert, State, fingerprint
 from specd.alerts.receivers.webhook import SecretError, body, headers, read_keys
 
 LABELS = {"alertname": "SpecdAcceptanceCollapse", "class": 'a "b"', "severity": "warning"}
-ALERT = Alert(fingerprint(LABELS), LABELS, {"summary": "s", "description": "ü"}, State.FIRING, 1764430000.25)
+ALERT = Alert(
+    fingerprint(LABELS), "floor", LABELS, {"summary": "s", "description": "ü"}, State.FIRING, 1764430000.25
+)
 KEYS = (b"0123456789abcdef01234567", b"another key of more than 24 bytes")
 SECRETS = tuple("whsec_" + base64.b64encode(key).decode() for key in KEYS)
 
@@ -44,7 +46,7 @@ def test_an_open_alert_has_every_field_of_alertmanagers_version_4():
 
 def test_a_resolved_alert_has_its_end():
     """Both statuses say resolved and endsAt is when it ended."""
-    ended = Alert(ALERT.fingerprint, LABELS, {}, State.RESOLVED, 1764430000.0, ends_at=1764430060.0)
+    ended = Alert(ALERT.fingerprint, "floor", LABELS, {}, State.RESOLVED, 1764430000.0, ends_at=1764430060.0)
     message = json.loads(body("ops", ended))
     assert (message["status"], message["alerts"][0]["status"]) == ("resolved", "resolved")
     assert message["alerts"][0]["endsAt"] == "2025-11-29T15:27:40.000Z"
