@@ -9,6 +9,7 @@ from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
 from specd.config.policy import PolicySection
 from specd.config.section import Section, hot, restart
+from specd.config.store import StoreSection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -237,3 +238,4 @@ class Config(Section):
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
     alerts: AlertsSection = AlertsSection()
+    store: StoreSection = StoreSection()

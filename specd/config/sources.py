@@ -14,7 +14,7 @@ from specd.errors import ConfigError
 
 ENV_PREFIX: Final = "SPECD_"
 
-RESERVED: Final = frozenset({"SPECD_CACHE_DIR"})
+RESERVED: Final = frozenset({"SPECD_CACHE_DIR", "SPECD_STATE_DIR"})
 """Environment of the process itself, no part of the config."""
 
 

@@ -47,7 +47,11 @@ class DaemonProcess:
         self.config_file.write_text(config)
         self._stdout, self._stderr = directory / "stdout", directory / "stderr"
         fake = [sys.executable, "-m", "tests.daemon.run_daemon", str(self.config_file), *engine]
-        environment = os.environ | {"SPECD_CACHE_DIR": str(directory / "cache"), "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {
+            "SPECD_CACHE_DIR": str(directory / "cache"),
+            "SPECD_STATE_DIR": str(directory / "state"),
+            "PYTHONPATH": str(ROOT),
+        }
         # Made once, since making one reads every certificate there is; without connections that outlive a request.
         self._http = httpx2.Client(timeout=DEADLINE, limits=httpx2.Limits(max_keepalive_connections=0))
         with self._stdout.open("w") as out, self._stderr.open("w") as err:

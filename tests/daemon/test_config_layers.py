@@ -99,8 +99,9 @@ def test_environment_values_take_the_type_of_their_key(load_text: Load) -> None:
 
 
 def test_reserved_environment_is_no_config(load_text: Load) -> None:
-    """Test that the process's own SPECD_CACHE_DIR is not taken for a key."""
-    assert load_text(env={"SPECD_CACHE_DIR": "/var/cache/specd"}).pinned == {}
+    """Test that the process's own directories are not taken for keys."""
+    env = {"SPECD_CACHE_DIR": "/var/cache/specd", "SPECD_STATE_DIR": "/var/lib/specd"}
+    assert load_text(env=env).pinned == {}
 
 
 def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
