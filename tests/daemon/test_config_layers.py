@@ -177,7 +177,7 @@ def test_each_fault_is_one_line(text: str, line: str, main: Path, load_text: Loa
 
 def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
     """Test that unknown keys, wrong types and parts that are not built come together."""
-    found = faults(lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[store]\n"), main.parent)
+    found = faults(lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[telemetry]\n"), main.parent)
     assert len(found) == 4
 
 
