@@ -41,6 +41,7 @@ from specd.models.drafts import Drafts, find_drafts
 from specd.models.pair import misfit
 from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target
+from specd.mqtt.presence import presence, settings_of
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
@@ -143,6 +144,8 @@ class Daemon:
             window=2 * config.engine.max_running,
             observers=[Telemetry(self._metrics, self._alerts), self._ledger],
         )
+        self._shown = self._view(served_name(config.model.target))
+        self._bridge = presence(loaded, self._shown, self._metrics)
 
     def startup(self, inference: Listener, admin: Listener) -> None:
         """Open the doors, then begin to load the model: whoever asks meanwhile gets an answer."""
@@ -151,7 +154,7 @@ class Daemon:
             loop.add_signal_handler(number, self._asked_to_stop)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._reload_by_signal()))
         service = Service(
-            name=served_name(self._config.model.target),
+            name=self._shown.name,
             supervisor=self._supervisor,
             model=lambda: asyncio.shield(self._model),
             config=lambda: self._config,
@@ -159,11 +162,10 @@ class Daemon:
         )
         app = inference_app(service, self._keys, self._unready, version=version(_DISTRIBUTION))
         self._open(inference, app)
-        self._open(
-            admin, admin_app(self._view(service.name), self._admin_keys, host_rule(self._config.admin.listen))
-        )
+        self._open(admin, admin_app(self._shown, self._admin_keys, host_rule(self._config.admin.listen)))
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
         self._alerts.start()
+        self._bridge.start()
         self._spawn(self._heartbeat())
         self._coming_up = self._spawn(self._bring_up(inference))
 
@@ -190,7 +192,9 @@ class Daemon:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._alerts.aclose(grace=0 if self._hurry.is_set() else _LAST_WORDS)
+        grace = 0 if self._hurry.is_set() else _LAST_WORDS
+        await self._alerts.aclose(grace)
+        await self._bridge.aclose(grace)
         if self._fault is not None:
             raise self._fault
 
@@ -288,7 +292,8 @@ class Daemon:
             metric_source=self._metrics,
             alert_manager=self._alerts,
             reloader=self._reloader,
-            run_reload=lambda: self._reload("admin"),
+            run_reload=self._reload,
+            mqtt=lambda: self._bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
         )
 
     async def _reload(self, trigger: Trigger) -> Reloaded:
@@ -316,9 +321,11 @@ class Daemon:
         if self._path is not None and (fault := misfit(config.model.draft, self._path, hashes())):
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
+        broker = settings_of(config, self._reloader.loaded.sources)
         self._alerts.configure(config.alerts)
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
+        self._bridge.configure(broker)
         self._supervisor.configure(
             Configure(
                 policy=self._policy(config),

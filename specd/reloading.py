@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from specd.config.layers import Loaded
 from specd.config.reload import Change, ineffective, plan_reload
@@ -14,7 +14,7 @@ from specd.errors import UserError
 
 log = logging.getLogger(__name__)
 
-Trigger = Literal["start", "SIGHUP", "admin"]
+Trigger = Literal["start", "SIGHUP", "admin", "mqtt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class Reloaded:
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     """Sentences about what was changed in vain."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For whoever asked for it."""
+        changes = [
+            {"key": one.key, "old": one.old, "new": one.new, "kind": one.kind.value} for one in self.changes
+        ]
+        return {"result": "ok", "changes": changes, "notes": self.notes}
 
 
 class Reloader:

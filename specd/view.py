@@ -1,7 +1,7 @@
 """What the admin listener shows of the running daemon."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from msgspec import structs
 from specd.alerts.manager import AlertManager
 from specd.config.reload import redacted_dump
 from specd.observers import Ledger
-from specd.reloading import Reloaded, Reloader
+from specd.reloading import Reloaded, Reloader, Trigger
 from specd.serving import ServedModel
 from specd.supervisor import Supervisor
 from specd.telemetry.prometheus import Metrics
@@ -31,7 +31,8 @@ class View:
     metric_source: Metrics
     alert_manager: AlertManager
     reloader: Reloader
-    run_reload: Callable[[], Any]
+    run_reload: Callable[[Trigger], Awaitable[Reloaded]]
+    mqtt: Callable[[], dict[str, Any]]
 
     def metrics(self) -> bytes:
         """In Prometheus' text format."""
@@ -49,10 +50,9 @@ class View:
         """Open alerts and those that ended lately."""
         return self.alert_manager.snapshot()
 
-    async def reload(self) -> Reloaded:
+    async def reload(self, trigger: Trigger = "admin") -> Reloaded:
         """Read the config again. Raises `UserError`."""
-        reloaded: Reloaded = await self.run_reload()
-        return reloaded
+        return await self.run_reload(trigger)
 
     def status(self) -> dict[str, Any]:
         """How everything stands."""
@@ -70,6 +70,7 @@ class View:
             "step_cost_error": self.ledger.cost_errors(),
             "drafts": self._drafts(),
             "alerts": self.alert_manager.counts(),
+            "mqtt": self.mqtt(),
             "config": self._config(),
         }
 

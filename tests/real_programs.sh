@@ -6,6 +6,7 @@ missing=''
 while read -r program package; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $package"
 done <<PROGRAMS
+mosquitto mosquitto
 promtool prometheus
 systemd-analyze systemd
 PROGRAMS

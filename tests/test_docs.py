@@ -9,6 +9,7 @@ from policies.base import Reason
 from specd.cli.registry import COMMANDS, NOT_BUILT
 from specd.config import document
 from specd.http.bodies import ChatBody, CompletionBody
+from specd.mqtt.counts import Counts
 from specd.telemetry.prometheus import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -89,6 +90,7 @@ def test_the_metrics_page_names_what_there_is():
     metrics = Metrics(version="0")
     metrics.set_target("t", "d", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=0.0)
+    metrics.include(Counts())
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
     assert rows("docs/metrics.md", 2) == set(exported)
 

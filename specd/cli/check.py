@@ -18,6 +18,7 @@ from specd.models.gguf import gguf_file
 from specd.models.pair import misfit, mismatch
 from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target, still_to_convert
+from specd.mqtt.settings import read_settings
 
 P = ParamSpec("P")
 
@@ -76,6 +77,7 @@ def _refusals(config: Config) -> Iterator[str]:
         yield f"model.target.quantization: {reason}"
     for receiver in config.alerts.receivers:
         yield from _said_by(signing_keys, receiver)
+    yield from _said_by(read_settings, config.mqtt, "")
 
 
 def _said_by(use: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Iterator[str]:

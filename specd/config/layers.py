@@ -20,7 +20,7 @@ from specd.errors import ConfigError
 
 DEFAULT_PATH: Final = Path("/etc/specd/specd.toml")
 
-_NOT_BUILT: Final = frozenset({"drift", "mqtt", "telemetry"})
+_NOT_BUILT: Final = frozenset({"drift", "telemetry"})
 _NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

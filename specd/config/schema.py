@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
+from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
 from specd.config.section import Section, hot, restart
 from specd.config.store import StoreSection
@@ -238,4 +239,5 @@ class Config(Section):
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
     alerts: AlertsSection = AlertsSection()
+    mqtt: MqttSection = MqttSection()
     store: StoreSection = StoreSection()

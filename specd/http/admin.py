@@ -79,11 +79,7 @@ class AdminApi:
             raise ApiError(409, str(refused), code="restart_needed") from None
         except UserError as fault:
             raise ApiError(422, str(fault), code="invalid_config") from None
-        changes = [
-            {"key": one.key, "old": one.old, "new": one.new, "kind": one.kind.value}
-            for one in reloaded.changes
-        ]
-        return json_response({"result": "ok", "changes": changes, "notes": reloaded.notes})
+        return json_response(reloaded.as_json())
 
 
 def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -> ASGIApp:

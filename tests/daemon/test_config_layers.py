@@ -135,7 +135,26 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
             "alerts.rules[0].belwo: unknown key; did you mean alerts.rules[0].below?",
         ),
         ("[[alerts.rules]]\nclass = 'a'", "alerts.rules[0].below: is required"),
-        ("[mqtt]\nhost = 'a'", "[mqtt] is not built yet in this version; remove it"),
+        ("[telemetry]\nfile = 'a'", "[telemetry] is not built yet in this version; remove it"),
+        (
+            "[mqtt]\nurl = 'mqtt://me:pass@broker'",
+            (
+                "mqtt.url: it says more than scheme, host and port (user and password_file have their own keys):"
+                " write mqtt://host:1883 or mqtts://host:8883"
+            ),
+        ),
+        (
+            "[mqtt]\nnode = 'all'",
+            'mqtt.node: it must be one level, without /, and not "all", which stands for every node',
+        ),
+        (
+            "[mqtt]\nprefix = 'a/+'",
+            "mqtt.prefix: no topic may have it: leave out +, #, spaces and a $ at its beginning",
+        ),
+        (
+            "[mqtt]\ncommands = ['reload', 'stop']",
+            "mqtt.commands[1]: must be 'reload', 'set', 'target' or 'silence', not this text",
+        ),
         (
             "[policy]\nkind = 'static'\nk_max = 2\nstatic_k = 3",
             "policy: static_k = 3 is above k_max = 2: raise k_max or lower static_k",
@@ -177,7 +196,9 @@ def test_each_fault_is_one_line(text: str, line: str, main: Path, load_text: Loa
 
 def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
     """Test that unknown keys, wrong types and parts that are not built come together."""
-    found = faults(lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[telemetry]\n"), main.parent)
+    found = faults(
+        lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[telemetry]\n"), main.parent
+    )
     assert len(found) == 4
 
 
@@ -197,7 +218,10 @@ def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
             {"SPECD_POLICY__K_MAX": ""},
             "SPECD_POLICY__K_MAX: policy.k_max: must be a whole number, not this text",
         ),
-        ({"SPECD_MQTT__HOST": "a"}, "SPECD_MQTT__HOST: [mqtt] is not built yet in this version; remove it"),
+        (
+            {"SPECD_TELEMETRY__FILE": "a"},
+            "SPECD_TELEMETRY__FILE: [telemetry] is not built yet in this version; remove it",
+        ),
         (
             {"SPECD_POLICY__LOAD__CONTEXT_TABLE": "[[1, 2]"},
             (

@@ -1,0 +1,207 @@
+"""One connection to a broker. The only module that knows aiomqtt.
+
+What aiomqtt leaves to its user is done here:
+  * a call that waits for an acknowledgement does not notice that the connection is lost: `listen` does, so whoever uses
+    a link runs that beside all else;
+  * a publication that the broker's access list forbids looks like one that was taken: `seen` waits for its echo;
+  * what comes in is kept without bound: here there is one;
+  * a client that is entered again after a loss may send twice: a link is one client and one connection.
+"""
+
+import asyncio
+import contextlib
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import aiomqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from specd.mqtt.settings import Settings
+
+Loss = Literal["unreachable", "refused", "silent", "lost", "taken_over"]
+"""Why there is no connection, or none any more."""
+
+LARGEST: Final = 64 * 1024
+"""Bytes of a packet; the broker keeps larger ones back."""
+
+_QUEUED: Final = 256
+_MOMENT: Final = 0.1
+_AT_LEAST_ONCE: Final = 1
+_TAKEN_OVER: Final = 0x8E
+_REFUSED: Final = 0x80  # reason codes from here on
+_ID, _SESSION = "id", "session"
+
+_properties: Callable[[int], Any] = Properties
+"""Untyped in paho, as are the attributes that it takes."""
+
+
+class LinkError(Exception):
+    """There is no connection. `reason` is for counters, the text for people."""
+
+    def __init__(self, reason: Loss, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message from the broker."""
+
+    topic: str
+    payload: bytes
+    retained: bool
+    """Sent with the wish to be kept, whether it came at once or is an old one."""
+    session: str | None
+    """The session of the specd that sent it, if one did."""
+    response_topic: str | None
+    correlation: bytes | None
+
+
+class Link:
+    """An open connection. Every method may raise `LinkError`; then the link is of no more use."""
+
+    def __init__(self, client: aiomqtt.Client, session: str, timeout: float) -> None:
+        self._client = client
+        self._session = session
+        self._timeout = timeout
+        self._awaited: dict[str, asyncio.Event] = {}
+
+    async def listen(self, take: Callable[[Incoming], None]) -> None:
+        """Hand over what comes in. Ends only by `LinkError`."""
+        with _losses("lost"):
+            async for message in self._client.messages:
+                user = dict(getattr(message.properties, "UserProperty", ()))
+                echo = self._awaited.get(user.get(_ID, ""))
+                if echo is not None:
+                    echo.set()
+                take(_incoming(message, user.get(_SESSION)))
+
+    async def subscribe(self, topic: str, *, old_ones: bool) -> bool:
+        """Whether the broker allows it. `old_ones`: deliver what is retained there already, too."""
+        options = SubscribeOptions(
+            qos=_AT_LEAST_ONCE,
+            retainAsPublished=True,
+            retainHandling=SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE
+            if old_ones
+            else SubscribeOptions.RETAIN_DO_NOT_SEND,
+        )
+        async with self._answer():
+            codes = await self._client.subscribe(topic, options=options, timeout=math.inf)
+        return all((code.value if isinstance(code, ReasonCode) else code) < _REFUSED for code in codes)
+
+    async def publish(
+        self, topic: str, payload: bytes, *, expiry: int | None = None, correlation: bytes | None = None
+    ) -> None:
+        """Returns when the broker has acknowledged it, which it also does where it throws it away.
+
+        `expiry`: seconds after which nobody needs it any more.
+        """
+        properties = _properties(PacketTypes.PUBLISH)
+        if expiry is not None:
+            properties.MessageExpiryInterval = expiry
+        if correlation is not None:
+            properties.CorrelationData = correlation
+        await self._publish(topic, payload, properties, retain=False)
+
+    async def seen(self, topic: str, payload: bytes, *, retain: bool) -> bool:
+        """Publish to a topic that this link has subscribed to; whether it came back."""
+        properties, message_id, echo = _properties(PacketTypes.PUBLISH), uuid.uuid4().hex, asyncio.Event()
+        properties.UserProperty = [(_ID, message_id), (_SESSION, self._session)]
+        self._awaited[message_id] = echo
+        try:
+            await self._publish(topic, payload, properties, retain=retain)
+            await asyncio.wait_for(echo.wait(), self._timeout)
+        except TimeoutError:
+            return False
+        finally:
+            del self._awaited[message_id]
+        return True
+
+    async def _publish(self, topic: str, payload: bytes, properties: Properties, *, retain: bool) -> None:
+        async with self._answer():
+            await self._client.publish(topic, payload, _AT_LEAST_ONCE, retain, properties, timeout=math.inf)
+
+    @contextlib.asynccontextmanager
+    async def _answer(self) -> AsyncIterator[None]:
+        """Around what the broker has to acknowledge."""
+        try:
+            with _losses("lost"):
+                async with asyncio.timeout(self._timeout):
+                    yield
+        except TimeoutError:
+            raise LinkError("silent", f"the broker did not answer within {self._timeout:g} s") from None
+
+
+@contextlib.asynccontextmanager
+async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> AsyncIterator[Link]:
+    """Open a link. `will`: topic and payload of what the broker publishes, retained, if we vanish.
+
+    It does not publish it after a clean end. Raises `LinkError`. Cannot be cancelled before it has an answer: a thread
+    is at work in it.
+    """
+    section = settings.section
+    client = aiomqtt.Client(
+        settings.host,
+        settings.port,
+        username=section.user or None,
+        password=settings.password,
+        identifier=settings.client_id,
+        protocol=aiomqtt.ProtocolVersion.V5,
+        will=_will(*will, session),
+        timeout=section.timeout_seconds,
+        keepalive=section.keepalive_seconds,
+        max_queued_incoming_messages=_QUEUED,
+        properties=_limits(),
+        tls_context=settings.tls,
+    )
+    try:
+        with _losses("refused"):
+            await client.__aenter__()
+        yield Link(client, session, section.timeout_seconds)
+    finally:
+        # A client that got no answer still holds its socket.
+        client.timeout = _MOMENT
+        with contextlib.suppress(aiomqtt.MqttError):
+            await client.__aexit__(None, None, None)
+
+
+def _will(topic: str, payload: bytes, session: str) -> aiomqtt.Will:
+    properties = _properties(PacketTypes.WILLMESSAGE)
+    properties.UserProperty = [(_SESSION, session)]
+    return aiomqtt.Will(topic, payload, _AT_LEAST_ONCE, retain=True, properties=properties)
+
+
+def _limits() -> Properties:
+    properties: Properties = _properties(PacketTypes.CONNECT)
+    properties.MaximumPacketSize = LARGEST
+    return properties
+
+
+def _incoming(message: aiomqtt.Message, session: str | None) -> Incoming:
+    return Incoming(
+        topic=str(message.topic),
+        payload=bytes(message.payload or b""),
+        retained=bool(message.retain),
+        session=session,
+        response_topic=getattr(message.properties, "ResponseTopic", None),
+        correlation=getattr(message.properties, "CorrelationData", None),
+    )
+
+
+@contextlib.contextmanager
+def _losses(by_code: Loss) -> Iterator[None]:
+    """aiomqtt's errors as ours; `by_code` where the broker gave a reason."""
+    try:
+        yield
+    except aiomqtt.MqttError as error:
+        told = error if isinstance(error, aiomqtt.MqttCodeError) else error.__cause__ or error
+        code = getattr(told, "rc", None)
+        if isinstance(code, ReasonCode):
+            raise LinkError("taken_over" if code.value == _TAKEN_OVER else by_code, str(code)) from None
+        raise LinkError("unreachable" if by_code == "refused" else "lost", str(told)) from None

@@ -1,0 +1,154 @@
+"""What is said over one connection, from `online` to `offline`."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from specd.mqtt.counts import Counts
+from specd.mqtt.link import Incoming, Link
+from specd.mqtt.settings import Settings
+from specd.mqtt.state import Told
+
+log: Final = logging.getLogger(__name__)
+
+ONLINE: Final = b"online"
+OFFLINE: Final = b"offline"
+
+_LOOK_SECONDS: Final = 1.0
+_ANSWER_EXPIRES: Final = 300
+
+
+class Session:
+    """Tells what is new, and hands on what comes in. `id` goes with all that it says, its last will too."""
+
+    def __init__(
+        self,
+        session_id: str,
+        link: Link,
+        settings: Settings,
+        *,
+        look: Callable[[], Told],
+        command: Callable[[str, Incoming], None],
+        counts: Counts,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self.id = session_id
+        self.denied: set[str] = set()
+        """Own topics whose last message did not come back."""
+        self._link = link
+        self._topics = settings.topics
+        self._section = settings.section
+        self._look = look
+        self._command = command
+        self._counts = counts
+        self._look_seconds = look_seconds
+        self._contradicted = False
+        self._strangers: set[str | None] = set()
+
+    async def run(self, ended: asyncio.Event, open_: Callable[[], None]) -> None:
+        """Until `ended`; `open_` is called once all has been said for the first time. Raises `LinkError`."""
+        await _first(self._link.listen(self._take), self._tell(ended, open_))
+
+    async def alert(self, payload: bytes) -> bool:
+        """Publish a notification; whether it came back. Raises `LinkError`."""
+        return await self._say(self._topics.alerts, payload, retain=False)
+
+    async def answer(self, topic: str, payload: bytes, correlation: bytes | None) -> None:
+        """To a command. Raises `LinkError`."""
+        await self._link.publish(topic, payload, expiry=_ANSWER_EXPIRES, correlation=correlation)
+
+    async def _tell(self, ended: asyncio.Event, open_: Callable[[], None]) -> None:
+        await self._subscribe()
+        await self._say(self._topics.availability, ONLINE)
+        told = await self._tell_anew(None)
+        open_()
+        loop = asyncio.get_running_loop()
+        said_at = loop.time()
+        while not await _set_within(ended, self._look_seconds):
+            if self._contradicted:
+                self._contradicted = False
+                await self._say(self._topics.availability, ONLINE)
+            due = loop.time() - said_at >= self._section.state_seconds
+            new = await self._tell_anew(None if due else told)
+            if new is not told:
+                told, said_at = new, loop.time()
+        await self._say(self._topics.availability, OFFLINE)
+
+    async def _tell_anew(self, told: Told | None) -> Told:
+        """Say what is new since `told`, and everything where that is None; what has been told now."""
+        new = self._look()
+        if told is not None and told.target == new.target and told.same_state(new):
+            return told
+        if told is None or told.target != new.target:
+            await self._say(self._topics.target, _json(new.target))
+        await self._say(self._topics.state, _json(new.state))
+        return new
+
+    async def _subscribe(self) -> None:
+        for topic in self._topics.own:
+            await self._link.subscribe(topic, old_ones=False)
+        if self._section.commands:
+            for topic in self._topics.commands:
+                if not await self._link.subscribe(topic, old_ones=True):
+                    log.error("the broker does not let specd read %s: no command arrives by it", topic)
+
+    async def _say(self, topic: str, payload: bytes, *, retain: bool = True) -> bool:
+        seen = await self._link.seen(topic, payload, retain=retain)
+        if seen == (topic in self.denied):
+            self._note(topic, seen=seen)
+        return seen
+
+    def _note(self, topic: str, *, seen: bool) -> None:
+        (self.denied.discard if seen else self.denied.add)(topic)
+        self._counts.denied = len(self.denied)
+        if seen:
+            log.info("what specd publishes to %s comes back again", topic)
+        else:
+            log.error(
+                "what specd publishes to %s does not come back: allow it to write and to read that topic in the"
+                " broker's access list",
+                topic,
+            )
+
+    def _take(self, message: Incoming) -> None:
+        verb = self._topics.verb(message.topic)
+        if verb is not None:
+            self._command(verb, message)
+        elif message.topic == self._topics.availability and message.session != self.id:
+            self._hear_of_another(message)
+
+    def _hear_of_another(self, message: Incoming) -> None:
+        """Somebody else speaks of this node: an earlier session of ours by its will, or another daemon."""
+        if message.payload != ONLINE:
+            self._contradicted = True
+        elif message.session not in self._strangers:
+            self._strangers.add(message.session)
+            log.error(
+                "another specd is online as node %s: give one of them another mqtt.node", self._topics.node
+            )
+
+
+def _json(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, ensure_ascii=False).encode()
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
+async def _first(*works: Coroutine[Any, Any, None]) -> None:
+    """Run them all until one ends, and end as that one did."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

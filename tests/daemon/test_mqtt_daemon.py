@@ -1,0 +1,94 @@
+"""The daemon at a real mosquitto: what it tells, which commands it obeys, and what a reload changes of it."""
+
+import json
+import signal
+
+import pytest
+
+from tests.daemon.daemon_process import wait_until
+from tests.daemon.mosquitto import Mosquitto, needs_mosquitto, spying
+
+pytestmark = needs_mosquitto
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    broker = Mosquitto(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+async def test_the_life_of_a_daemon_is_seen_at_the_broker(daemons, broker):
+    """Test that state and target follow the daemon from loading to its end, and that both name what it serves."""
+    with_broker = f'[mqtt]\nurl = "{broker.url}"\nnode = "life"\n'
+    async with spying(broker) as spy:
+        daemon = daemons.start(with_broker).ready()
+        await spy.until(lambda spy: any(state["ready"] for state in spy.at("specd/life/state")))
+        model = daemon.status()["model"]
+        target = spy.at("specd/life/target")[-1]
+        assert (target["target_revision"], target["name"]) == (model["target_revision"], "tiny")
+        assert daemon.status()["mqtt"]["connected"] is True
+        assert daemon.metric("specd_mqtt_connected") == 1
+        assert daemon.post("/v1/completions", {"prompt": "secret", "max_tokens": 8}).status_code == 200
+        await spy.until(lambda spy: spy.at("specd/life/state")[-1]["acceptance"])
+        daemon.signal(signal.SIGTERM)
+        await spy.until(lambda spy: spy.at("specd/life/availability")[-1] == "offline")
+        assert daemon.wait() == 0
+        assert not any(b"secret" in bytes(message.payload) for message in spy.heard)
+
+
+async def test_a_daemon_that_is_killed_is_offline(daemons, broker):
+    """Test that the broker publishes the last will of a daemon that cannot say goodbye, with the birth's session."""
+    async with spying(broker) as spy:
+        daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "killed"\n')
+        topic = "specd/killed/availability"
+        await spy.until(lambda spy: spy.at(topic) == ["online"])
+        daemon.signal(signal.SIGKILL)
+        await spy.until(lambda spy: spy.at(topic) == ["online", "offline"])
+        born, died = (dict(m.properties.UserProperty) for m in spy.heard if str(m.topic) == topic)
+        assert born["session"] == died["session"]
+
+
+async def test_a_reload_by_command_is_that_of_the_admin_listener(daemons, broker):
+    """Test that a command of the fleet reloads, is answered with the changes, and a faulty file is answered as one."""
+    daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "obeys"\ncommands = ["reload"]\n').ready()
+    wait_until(lambda: daemon.status()["mqtt"]["connected"])
+    config = daemon.config_file.read_text()
+    async with spying(broker) as spy:
+        daemon.config_file.write_text(config + "[policy]\nk_max = 3\n")
+        answer = await spy.ask("specd/all/cmd/reload")
+        assert (answer["node"], answer["command"], answer["ok"]) == ("obeys", "reload", True)
+        assert [(change["key"], change["new"]) for change in answer["changes"]] == [("policy.k_max", 3)]
+        daemon.config_file.write_text(config + "[policy]\nk_max = 'three'\n")
+        refused = await spy.ask("specd/obeys/cmd/reload")
+        assert refused["ok"] is False
+        assert "policy.k_max: must be a whole number, not this text" in refused["error"]
+    status = daemon.status()["config"]["last_reload"]
+    assert (status["trigger"], status["result"]) == ("mqtt", "refused")
+    assert daemon.metric('specd_mqtt_commands_total{command="reload",outcome="done"}') == 1
+    assert daemon.metric('specd_mqtt_commands_total{command="reload",outcome="refused"}') == 1
+
+
+async def test_a_reload_moves_the_daemon_to_another_name(daemons, broker):
+    """Test that [mqtt] is hot: the old name is offline, the new one online, and the asker gets its answer."""
+    daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "old"\ncommands = ["reload"]\n').ready()
+    wait_until(lambda: daemon.status()["mqtt"]["connected"])
+    async with spying(broker) as spy:
+        daemon.config_file.write_text(daemon.config_file.read_text().replace('"old"', '"new"'))
+        answer = await spy.ask("specd/old/cmd/reload")
+        assert answer["ok"] is True
+        assert spy.at("specd/old/availability")[-1] == "offline"
+        await spy.until(lambda spy: spy.at("specd/new/availability") == ["online"])
+        daemon.config_file.write_text(daemon.config_file.read_text().replace(broker.url, ""))
+        daemon.signal(signal.SIGHUP)
+        await spy.until(lambda spy: spy.at("specd/new/availability")[-1] == "offline")
+    assert daemon.status()["mqtt"]["broker"] is None
+
+
+def test_a_password_that_cannot_be_read_is_the_users_mistake(daemons, tmp_path):
+    """Test that the daemon does not start without a secret that the config names, and says which key is at fault."""
+    gone = json.dumps(str(tmp_path / "gone"))
+    daemon = daemons.start(f'[mqtt]\nurl = "mqtt://localhost"\nuser = "u"\npassword_file = {gone}\n')
+    assert daemon.wait() == 2
+    assert "mqtt.password_file" in daemon.log
