@@ -84,12 +84,16 @@ class Signal:
     position: int = 1
     """The draft position that shows it; the first is 1."""
     before: float = float("nan")
+    """The baseline."""
     after: float = float("nan")
+    """Of a fall: where to, as it was seen when the alarm was raised."""
     low: float = float("nan")
     """Of `after - before`: about 95 % of intervals made so hold it."""
     high: float = float("nan")
     since: float | None = None
     """Unix seconds of the request with which it seems to have begun."""
+    now: float = float("nan")
+    """The rate of the last requests."""
     requests_before: int = 0
     requests_after: int = 0
     score: float = float("nan")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from policies.drift.base import Kind
 from policies.drift.history import Past
 
-_CLEARLY: Final = 4.0  # by how much, in squared deviations, a slope must fit better than a step
-_SLOW: Final = 100  # requests that a slope must go on for
+_SLOW: Final = 100  # requests for which a slope has gone on at least
+_FEWEST: Final = 5  # requests after a step: with fewer, the last odd one would be one
 _RECENT: Final = 32  # requests that say where things stand
 
 Floats = NDArray[np.float64]
@@ -34,12 +34,14 @@ class Shape(NamedTuple):
 
 
 def shape(past: Past) -> Shape | None:
-    """None where there is nothing to compare: fewer than two blocks."""
+    """None where nothing fell, or too little is known."""
     if len(past.mean) < 2:
         return None
     split, step_loss = _step(past)
+    if step_loss == np.inf:
+        return None
     start, slope_loss = _slope(past)
-    slow = past.requests[start:].sum() >= _SLOW and slope_loss + _CLEARLY < step_loss
+    slow = past.requests[start:].sum() >= _SLOW and slope_loss < step_loss
     if not slow:
         return _told(past, Kind.STEP, split, split)
     start = max(start, 1)
@@ -61,14 +63,15 @@ def _told(past: Past, kind: Kind, start: int, last: int) -> Shape:
 
 
 def _step(past: Past) -> tuple[int, float]:
-    """(block with which a fall to another level fits best, weighted sum of squared deviations then)."""
+    """(block with which a fall to another level fits best, weighted sum of squared deviations; inf without any)."""
     weight = past.weight.cumsum()
     total = (past.weight * past.mean).cumsum()
     squares = float(past.weight @ past.mean**2)
     ahead = total[:-1] ** 2 / weight[:-1]
     behind = (total[-1] - total[:-1]) ** 2 / (weight[-1] - weight[:-1])
     fell = total[:-1] / weight[:-1] > (total[-1] - total[:-1]) / (weight[-1] - weight[:-1])
-    loss = np.where(fell, squares - ahead - behind, np.inf)
+    enough = past.requests[::-1].cumsum()[::-1][1:] >= _FEWEST
+    loss = np.where(fell & enough, squares - ahead - behind, np.inf)
     split = int(loss.argmin())
     return split + 1, float(loss[split])
 

@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _STAKE: Final = 0.9  # of what there is; less than all, so that no request ends a bet
-_HEALED: Final = float(np.log(1e6))  # how much likelier the baseline must have become than the fall
+_HEALED: Final = float(np.log(1e4))  # how much likelier the baseline must have become than half the fall
 _CLEAR_OF: Final = 1.5  # a collapse is over above so many times its limit
 
 
@@ -144,7 +144,8 @@ class Streams:
             row = int(rows[place])
             fall = self.found[row]
             if seen[place, fall.position]:
-                d = min(fall.shape.drop / spread[place, fall.position], LONGEST)
+                # half: the first estimate of a fall is often too large, and what is left of it would seem to be none
+                d = min(fall.shape.drop / 2 / spread[place, fall.position], LONGEST)
                 gain = d * z[place, fall.position] + d**2 / 2
                 self.flags.healing[row] = max(0.0, self.flags.healing[row] + gain)
             if self.flags.healing[row] >= _HEALED:

@@ -66,7 +66,7 @@ class Watch:
         return self._by_class(lambda row: float(self._streams.ranks.mean(np.array([row]))[0, 0]))
 
     def scores(self, now: float) -> dict[str, float]:
-        """By class: how near the worst stratum is to an alarm, which is at 1; NaN while nothing is learned or examined."""
+        """By class: how near the worst stratum is to an alarm, which is at 1; NaN while nothing is learned or seen."""
         found: dict[str, float] = {}
         for stratum, row in self._rows.items():
             score = float(self._streams.score(np.array([row]))[0]) if self._speaks(row, now) else _NAN
@@ -129,7 +129,7 @@ class Watch:
             return replace(
                 known,
                 before=float(self._streams.ranks.mean(rows)[0, 0]),
-                after=recent(self._streams.past(row)),
+                now=recent(self._streams.past(row)),
                 requests_before=int(self._streams.ranks.total(rows)[0, 0]),
                 score=float(self._streams.score(rows)[0]),
             )
@@ -140,6 +140,7 @@ class Watch:
             position=fall.position + 1,
             before=shape.before,
             after=shape.after,
+            now=recent(self._streams.past(row, fall.position)),
             low=change - error,
             high=change + error,
             since=shape.since,

@@ -100,13 +100,13 @@ def test_a_step_is_found_soon_and_told_with_its_numbers() -> None:
 
 
 def test_a_slow_decay_is_found_and_called_one() -> None:
-    falling = (replace(next(requests(0.75 - 0.15 * i / 3000, 1, i)), t=500.0 + i) for i in range(3000))
+    falling = (replace(next(requests(0.75 - 0.15 * i / 1000, 1, i)), t=500.0 + i) for i in range(1000))
     found = watch(requests(0.75, 500), falling)
-    decay = signal(found, Kind.DECAY, 3500)
+    decay = signal(found, Kind.DECAY, 1500)
     assert decay.verdict is Verdict.BREACHED
     assert 0.05 <= decay.before - decay.after < 0.1
     assert decay.since is not None
-    assert 400 <= decay.since < 1500
+    assert 200 <= decay.since < 900
 
 
 def test_another_mix_of_classes_is_no_drift() -> None:
