@@ -14,42 +14,37 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import uvloop
 
-from engine.api import Configure, Launch
-from policies.profile import Profile, with_load
-from policies.settings import PolicySettings
 from specd.alerts.manager import AlertManager
 from specd.banner import example
 from specd.config.layers import Loaded
 from specd.config.schema import Config
+from specd.config.target import TargetSection
 from specd.errors import UserError
-from specd.flights import Refusal, UnservedError
+from specd.flights import Refusal
 from specd.http.admin import admin_app
 from specd.http.app import inference_app
 from specd.http.classes import ClassNames
 from specd.http.generate import Service
 from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
-from specd.launching import launch_of
 from specd.logs import LogFormat, configure_logging
 from specd.models.cache import hashes
-from specd.models.drafts import Drafts, find_drafts
 from specd.models.pair import misfit
-from specd.models.profile import find_profile
-from specd.models.resolve import resolve_target
 from specd.mqtt.presence import presence, settings_of
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
 from specd.restarts import DEATH_REASONS
-from specd.serving import ServedModel, load_served, served_name
-from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
+from specd.serving import served_name
+from specd.supervisor import EngineFailedError, EngineState
+from specd.target.line import Line
+from specd.target.lines import Aftermath, Lines
+from specd.target.updates import TargetUpdates
 from specd.telemetry.prometheus import Metrics
-from specd.threads import in_thread
 from specd.view import View
 
 log = logging.getLogger(__name__)
@@ -125,10 +120,6 @@ class Daemon:
         self._fault: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._servers: list[tuple[Server, asyncio.Task[None]]] = []
-        self._path: Path | None = None
-        self._drafts = Drafts(())
-        self._profile: Profile | None = None
-        self._model: asyncio.Future[ServedModel] = asyncio.get_running_loop().create_future()
         self._announced = False
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
         self._metrics.config_reloaded(ok=True, unix_time=time.time())
@@ -137,13 +128,14 @@ class Daemon:
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
         self._ledger = Ledger()
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
-        self._supervisor = Supervisor(
-            command=engine_command,
-            launch=self._launch,
-            limits=self._limits,
-            window=2 * config.engine.max_running,
+        self._engine_command = engine_command
+        self._lines = Lines(
+            self._line(config.model.target),
             observers=[Telemetry(self._metrics, self._alerts), self._ledger],
+            aftermath=Aftermath(self._metrics, self._ledger, time.monotonic),
+            switched=self._switched,
         )
+        self._updates = TargetUpdates(self._lines, make=self._line, config=lambda: self._config)
         self._shown = self._view(served_name(config.model.target))
         self._bridge = presence(loaded, self._shown, self._metrics)
 
@@ -155,8 +147,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._reload_by_signal()))
         service = Service(
             name=self._shown.name,
-            supervisor=self._supervisor,
-            model=lambda: asyncio.shield(self._model),
+            line=lambda: self._lines.current,
             config=lambda: self._config,
             classes=ClassNames(),
         )
@@ -176,22 +167,22 @@ class Daemon:
     async def shutdown(self) -> None:
         """Drain and close. Raises what made the daemon stop, if something did."""
         self._notifier.stopping()
-        self._supervisor.close(_CLOSING)
-        if self._fault is None and self._supervisor.info is not None:
+        await self._updates.aclose()
+        self._lines.close(_CLOSING)
+        if self._fault is None and self._lines.current.supervisor.info is not None:
             await self._drain()
         self._coming_up.cancel()  # what ends now would look like a failed start to it
-        self._supervisor.end_all(_CLOSING)
-        if not self._model.done():
-            self._model.set_exception(UnservedError(_CLOSING))
-            self._model.exception()  # marks it as seen: maybe nobody waits
+        for line in self._lines.all:
+            line.close(_CLOSING)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._supervisor.flights.empty(), _LAST_WORDS)
+            await asyncio.wait_for(self._lines.empty(), _LAST_WORDS)
         for server, _ in self._servers:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(line.end(_CLOSING) for line in self._lines.all))
         grace = 0 if self._hurry.is_set() else _LAST_WORDS
         await self._alerts.aclose(grace)
         await self._bridge.aclose(grace)
@@ -201,14 +192,14 @@ class Daemon:
     async def _drain(self) -> None:
         seconds = self._config.server.drain_seconds
         self._notifier.extend(seconds + _EXTENSION)
-        open_requests = len(self._supervisor.flights)
+        open_requests = len(self._lines)
         if open_requests:
             log.info(
                 "draining: %d open requests have %g s to end; a second signal ends them now",
                 open_requests,
                 seconds,
             )
-        done = asyncio.ensure_future(self._supervisor.flights.empty())
+        done = asyncio.ensure_future(self._lines.empty())
         hurried = asyncio.ensure_future(self._hurry.wait())
         await asyncio.wait({done, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in (done, hurried):
@@ -216,18 +207,18 @@ class Daemon:
 
     async def _bring_up(self, inference: Listener) -> None:
         """From a config to a model that answers."""
-        target = self._config.model.target
-        self._path = await in_thread(resolve_target, target.path)
-        self._drafts = await in_thread(find_drafts, self._config.model.draft, self._path, hashes())
-        self._profile = await in_thread(find_profile, self._config, self._path, self._drafts, hashes())
-        self._spawn(self._supervisor.run())
-        model = await in_thread(load_served, target, self._path, self._drafts)
-        self._model.set_result(model)
-        await self._supervisor.engine_info()
+        line = self._lines.current
+        await line.find()
+        line.start()
+        self._spawn(line.over())
+        await line.read()
+        await line.ready()
         self._identify(self._config)
         self._announced = True
         self._notifier.ready()
-        self._say(f"ready, for example:\n  {example(inference.url, model, keyed=self._keys.required)}")
+        self._say(
+            f"ready, for example:\n  {example(inference.url, await line.model(), keyed=self._keys.required)}"
+        )
 
     async def _heartbeat(self) -> None:
         """Tell the service manager how things are; feed its watchdog only while the engine lives.
@@ -238,7 +229,8 @@ class Daemon:
         interval = min(_HEARTBEAT, (self._notifier.watchdog_seconds or _HEARTBEAT * 3) / 3)
         seen = -1
         while True:
-            signs, state = self._supervisor.signs_of_life, self._supervisor.state
+            supervisor = self._lines.current.supervisor
+            signs, state = supervisor.signs_of_life, supervisor.state
             if signs != seen or state in {EngineState.STARTING, EngineState.DOWN}:
                 self._notifier.watchdog()
             if not self._announced:
@@ -253,41 +245,28 @@ class Daemon:
     def _config(self) -> Config:
         return self._reloader.loaded.config
 
-    def _launch(self) -> Launch:
-        assert self._path is not None, "the supervisor starts after the model was resolved"
-        costs = None if self._profile is None else self._profile.costs
-        return launch_of(self._config, self._path, self._drafts, self._policy(self._config), costs)
-
-    def _policy(self, config: Config) -> PolicySettings:
-        settings = config.policy.settings()
-        return settings if self._profile is None else with_load(settings, self._profile)
-
-    def _limits(self) -> Limits:
-        engine = self._config.engine
-        places = engine.max_running + self._config.server.max_queue
-        return Limits(places, engine.hang_seconds, engine.start_seconds)
-
     def _unready(self) -> str | None:
         """Why nothing would be served now, if so."""
         if self._stop.is_set():
             return "the server is shutting down"
-        match self._supervisor.state:
-            case EngineState.READY if self._model.done():
+        line = self._lines.current
+        match line.supervisor.state:
+            case EngineState.READY if line.known is not None:
                 return None
             case EngineState.DOWN | EngineState.FAILING:
-                death = self._supervisor.last_death
+                death = line.supervisor.last_death
                 return f"the engine stopped ({death.text if death else 'unknown'}) and is started again"
             case _:
-                return f"the model is loading: {self._supervisor.loading}".rstrip(": ")
+                return f"the model is loading: {line.supervisor.loading}".rstrip(": ")
 
     def _view(self, name: str) -> View:
         return View(
             version=version(_DISTRIBUTION),
             started=self._started,
             name=name,
-            model=lambda: self._model.result() if self._model.done() else None,
+            line=lambda: self._lines.current,
+            updates=self._updates,
             unready=self._unready,
-            supervisor=self._supervisor,
             ledger=self._ledger,
             metric_source=self._metrics,
             alert_manager=self._alerts,
@@ -318,7 +297,8 @@ class Daemon:
 
     def _take_over(self, config: Config) -> None:
         """Put a config in force. Whatever can refuse it comes first, and changes nothing when it does."""
-        if self._path is not None and (fault := misfit(config.model.draft, self._path, hashes())):
+        files = self._lines.current.files
+        if files is not None and (fault := misfit(config.model.draft, files.path, hashes())):
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         broker = settings_of(config, self._reloader.loaded.sources)
@@ -326,26 +306,28 @@ class Daemon:
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
         self._bridge.configure(broker)
-        self._supervisor.configure(
-            Configure(
-                policy=self._policy(config),
-                draft=self._drafts.settings(config.model.draft),
-                verification=config.engine.verification,
-            )
-        )
+        self._lines.configure(config)
         self._identify(config)
 
     def _note_reload(self, attempt: Attempt) -> None:
         self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time)
 
+    def _line(self, target: TargetSection) -> Line:
+        return Line(target, self._engine_command, lambda: self._config)
+
+    def _switched(self, line: Line) -> None:
+        self._identify(self._config)
+        self._spawn(line.over())
+
     def _identify(self, config: Config) -> None:
         """Which pair of models the numbers are about."""
-        if not self._model.done():
+        found, files = self._lines.identity(config), self._lines.current.files
+        if found is None or files is None:
             return
-        target, draft = self._model.result().info, config.model.draft
-        revision = self._drafts.revision(draft)
-        self._metrics.set_target(target.revision, revision, target.quantization, self._drafts.proposers)
-        self._alerts.set_identity(target.revision, revision)
+        self._metrics.set_target(
+            found.target_revision, found.draft_revision, found.quantization, files.drafts.proposers
+        )
+        self._alerts.set_identity(found.target_revision, found.draft_revision)
 
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()

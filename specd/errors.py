@@ -30,3 +30,11 @@ class ModelError(UserError):
 
 class FetchError(UserError):
     """A model could not be obtained; what was complete is kept for the next try."""
+
+
+class UpdateError(UserError):
+    """The target was not changed; what served before serves on."""
+
+
+class UpdateBusyError(UserError):
+    """Another change of the target is under way."""

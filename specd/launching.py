@@ -6,15 +6,22 @@ from engine.api import Launch
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
 from specd.config.schema import Config
+from specd.config.target import TargetSection
 from specd.models.cache import cache_dir
 from specd.models.drafts import Drafts
 
 
 def launch_of(
-    config: Config, path: Path, drafts: Drafts, policy: PolicySettings, costs: StepCosts | None
+    config: Config,
+    target: TargetSection,
+    path: Path,
+    drafts: Drafts,
+    policy: PolicySettings,
+    *,
+    costs: StepCosts | None,
 ) -> Launch:
-    """path: of the target. costs: what a profile says of them; None has the engine measure."""
-    engine, target = config.engine, config.model.target
+    """target: what is at `path`. costs: what a profile says of them; None has the engine measure."""
+    engine = config.engine
     return Launch(
         model_path=str(path),
         dtype=target.dtype,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from specd.config.schema import TargetSection
+from specd.config.target import TargetSection
 from specd.http.prompt import PromptEncoder
 from specd.models.cache import hashes
 from specd.models.drafts import Drafts

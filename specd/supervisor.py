@@ -119,7 +119,8 @@ class Supervisor:
         self._command = command
         self._launch = launch
         self._limits = limits
-        self._observers = observers
+        self.observers: Sequence[Observer] = observers
+        """Told from now on; may be replaced."""
         self._patience = patience
         self._clock = clock
         self._process: EngineProcess | None = None
@@ -233,7 +234,7 @@ class Supervisor:
         self.info, self.state, self._failing = ready, EngineState.READY, None
         if not self._first_ready.done():
             self._first_ready.set_result(ready)
-        for observer in self._observers:
+        for observer in self.observers:
             observer.ready(ready)
         self._submit_waiting()
 
@@ -279,10 +280,10 @@ class Supervisor:
                     self.flights.deliver(output)
                 self._submit_waiting()
                 seen = structs.replace(report, waiting=report.waiting + self.flights.waiting)
-                for observer in self._observers:
+                for observer in self.observers:
                     observer.step(seen)
             case Idle() as idle:
-                for observer in self._observers:
+                for observer in self.observers:
                     observer.idle(idle)
             case other:
                 raise _DyingError("protocol", f"it sent {type(other).__name__} while running")
@@ -306,7 +307,7 @@ class Supervisor:
             self._refuse(death, max(1, math.ceil(delay)))
         else:
             self.state = EngineState.DOWN
-        for observer in self._observers:
+        for observer in self.observers:
             observer.died(death)
 
     def _refuse(self, death: Death, delay: int) -> None:
@@ -323,7 +324,7 @@ class Supervisor:
         if self.state is EngineState.READY:
             for request, admitted in self.flights.to_submit():
                 self._send(Submit(request))
-                for observer in self._observers:
+                for observer in self.observers:
                     observer.submitted(request, admitted)
 
     def _send(self, message: ToEngine) -> None:

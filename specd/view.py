@@ -11,22 +11,23 @@ from specd.alerts.manager import AlertManager
 from specd.config.reload import redacted_dump
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
-from specd.serving import ServedModel
-from specd.supervisor import Supervisor
+from specd.target.line import Line
+from specd.target.updates import Outcome, TargetUpdates
 from specd.telemetry.prometheus import Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Reads the parts; changes nothing but by `reload`."""
+    """Reads the parts; changes nothing but by `reload`, `update_target` and `roll_back`."""
 
     version: str
     started: float
     """On `time.monotonic`."""
     name: str
-    model: Callable[[], ServedModel | None]
+    line: Callable[[], Line]
+    """What serves."""
+    updates: TargetUpdates
     unready: Callable[[], str | None]
-    supervisor: Supervisor
     ledger: Ledger
     metric_source: Metrics
     alert_manager: AlertManager
@@ -54,6 +55,18 @@ class View:
         """Read the config again. Raises `UserError`."""
         return await self.run_reload(trigger)
 
+    def target(self) -> dict[str, Any]:
+        """What serves, what a rollback would serve, and how the last change went."""
+        return self.updates.snapshot()
+
+    async def update_target(self, path: str, revision: str | None) -> Outcome:
+        """Serve another target. Raises `UpdateError` or `UpdateBusyError`."""
+        return await self.updates.update(path, revision)
+
+    async def roll_back(self) -> Outcome:
+        """Serve the previous target. Raises likewise."""
+        return await self.updates.rollback()
+
     def status(self) -> dict[str, Any]:
         """How everything stands."""
         why_not = self.unready()
@@ -75,7 +88,7 @@ class View:
         }
 
     def _engine(self) -> dict[str, Any]:
-        supervisor = self.supervisor
+        supervisor = self.line().supervisor
         death = supervisor.last_death
         return {
             "state": supervisor.state.value,
@@ -86,7 +99,7 @@ class View:
         }
 
     def _model(self) -> dict[str, Any]:
-        model, draft = self.model(), self.reloader.loaded.config.model.draft
+        model, draft = self.line().known, self.reloader.loaded.config.model.draft
         return {
             "name": self.name,
             "target_revision": None if model is None else model.info.revision,
@@ -100,7 +113,7 @@ class View:
             "state": self.ledger.load_state.name.lower(),
             "running": self.ledger.running,
             "waiting": self.ledger.waiting,
-            "admitted": len(self.supervisor.flights),
+            "admitted": len(self.line().supervisor.flights),
         }
 
     def _drafts(self) -> dict[str, Any]:

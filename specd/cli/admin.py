@@ -35,8 +35,8 @@ class Admin:
         self._listen = listen
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
-    def request(self, method: str, path: str, *, seconds: float) -> Answer:
-        """One call. Raises `TimeoutError` when the daemon takes longer than `seconds`."""
+    def request(self, method: str, path: str, *, seconds: float | None, body: Any = None) -> Answer:
+        """One call, with a body as JSON. Raises `TimeoutError` when the daemon takes longer than `seconds`."""
         socket, base = _endpoint(self._listen)
         try:
             with httpx2.Client(
@@ -45,7 +45,7 @@ class Admin:
                 headers=self._headers,
                 timeout=seconds,
             ) as client:
-                response = client.request(method, path)
+                response = client.request(method, path, json=body)
         except httpx2.ReadTimeout:
             raise TimeoutError from None
         except httpx2.TransportError as error:

@@ -8,7 +8,8 @@ from specd.alerts.delivery import signing_keys
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
-from specd.config.schema import Config, TargetSection
+from specd.config.schema import Config
+from specd.config.target import TargetSection
 from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
 from specd.models.architecture import quantization_reason

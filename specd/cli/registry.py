@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "status": Command("one look at a running daemon", "specd.cli.status"),
     "top": Command("a live screen of a running daemon", "specd.cli.top"),
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
+    "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),
@@ -46,7 +47,6 @@ COMMANDS: Final = {
 
 NOT_BUILT: Final = {
     "set": "edit the config file and run `specd reload --wait` instead",
-    "target": "change [model.target] and restart specd instead",
     "alerts": "see specd_alerts in /metrics of the admin listener",
     "replay": "alerts are decided in the running daemon only",
 }

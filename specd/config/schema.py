@@ -11,6 +11,7 @@ from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
 from specd.config.section import Section, hot, restart
 from specd.config.store import StoreSection
+from specd.config.target import TargetSection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -67,19 +68,6 @@ class EngineSection(Section):
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
     )
     start_seconds: float = hot(600.0, "longest time for the engine to load its model", gt=0)
-
-
-class TargetSection(Section):
-    """The model whose text is served."""
-
-    path: str = restart("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
-    name: str = restart("", "name in /v1/models; empty takes the last part of the path")
-    dtype: Literal["bfloat16", "float32", "float16"] = restart("bfloat16", "number format of the weights")
-    quantization: Literal["none", "int8", "fp8"] = restart(
-        "none",
-        "of the linears' weights, at the start; the quantised model is then the target. fp8 needs cuda",
-    )
-    revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
 
 
 class DraftSection(Section):

@@ -1,19 +1,21 @@
-"""The admin listener: metrics, state, and reload."""
+"""The admin listener: metrics, state, reload, and the target."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from specd.errors import ReloadRefusedError, UserError
+from specd.errors import ReloadRefusedError, UpdateBusyError, UpdateError, UserError
 from specd.http.asgi import application, json_response
 from specd.http.errors import ApiError
 from specd.http.guard import Keys, RefuseForeignPages, RequireKey
 from specd.reloading import Reloaded
+from specd.target.updates import Outcome
 from specd.telemetry.prometheus import CONTENT_TYPE
 
 _DEFAULT_LIMIT: Final = 100
@@ -39,6 +41,15 @@ class Daemon(Protocol):
 
     async def reload(self) -> Reloaded:
         """Read the config again. Raises `UserError`."""
+
+    def target(self) -> dict[str, Any]:
+        """What serves, what a rollback would serve, and how the last change went."""
+
+    async def update_target(self, path: str, revision: str | None) -> Outcome:
+        """Serve another target. Raises `UpdateError` or `UpdateBusyError`."""
+
+    async def roll_back(self) -> Outcome:
+        """Serve the previous target. Raises likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,46 @@ class AdminApi:
             raise ApiError(422, str(fault), code="invalid_config") from None
         return json_response(reloaded.as_json())
 
+    async def target(self, _: Request) -> Response:
+        """`GET /admin/v1/target`."""
+        return json_response(self.daemon.target())
+
+    async def update_target(self, request: Request) -> Response:
+        """`POST /admin/v1/target` with `{"path": …, "revision": …}`. The answer comes when it has happened."""
+        wanted = _parsed(await request.body(), TargetBody)
+        return await _changed(self.daemon.update_target(wanted.path, wanted.revision))
+
+    async def roll_back(self, _: Request) -> Response:
+        """`POST /admin/v1/target/rollback`."""
+        return await _changed(self.daemon.roll_back())
+
+
+class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a change of the target asks for."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1)]
+    revision: str | None = None
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def _parsed(raw: bytes, kind: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as fault:
+        raise ApiError(400, f"the body cannot be used: {fault}", code="invalid_body") from None
+
+
+async def _changed(change: Awaitable[Outcome]) -> Response:
+    try:
+        outcome = await change
+    except UpdateBusyError as busy:
+        raise ApiError(409, str(busy), code="update_under_way") from None
+    except UpdateError as fault:
+        raise ApiError(422, str(fault), code="target_refused") from None
+    return json_response({"result": "ok", **outcome.document()})
+
 
 def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -> ASGIApp:
     """Keys are asked for under /admin; metrics are open to whoever reaches the listener."""
@@ -91,7 +142,14 @@ def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -
         "/admin/v1/config": api.config,
         "/admin/v1/decisions": api.decisions,
         "/admin/v1/alerts": api.alerts,
+        "/admin/v1/target": api.target,
+    }
+    writes: dict[str, Callable[[Request], Awaitable[Response]]] = {
+        "/admin/v1/reload": api.reload,
+        "/admin/v1/target": api.update_target,
+        "/admin/v1/target/rollback": api.roll_back,
     }
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
-    app = application([*routes, Route("/admin/v1/reload", api.reload, methods=["POST"])])
+    routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]
+    app = application(routes)
     return RefuseForeignPages(RequireKey(app, keys, "/admin"), allowed_host)

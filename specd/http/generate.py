@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 from starlette.types import Send
 
@@ -23,14 +23,23 @@ from specd.serving import ServedModel
 from specd.supervisor import Supervisor
 
 
+class Line(Protocol):
+    """A target with its engine, as far as a request needs to know it."""
+
+    supervisor: Supervisor
+
+    async def model(self) -> ServedModel:
+        """Waits for it. Raises `UnservedError` if it never comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What the endpoints work with."""
 
     name: str
     """Of the model, as clients know it."""
-    supervisor: Supervisor
-    model: Callable[[], Awaitable[ServedModel]]
+    line: Callable[[], Line]
+    """Where new requests go."""
     config: Callable[[], Config]
     classes: ClassNames
     ping_seconds: float = PING_SECONDS
@@ -55,11 +64,11 @@ class GenerateEndpoint(Generic[AnyBody]):
         """Answer one request. Raises `ApiError` or `UnservedError` as long as nothing was sent."""
         body = parse(self._kind, raw)
         self._check_model(body)
-        service = self._service
-        with service.supervisor.flights.admit() as flight:
-            asked = await self._asked(body, await service.model())
-            service.supervisor.submit(flight, asked.request)
-            answer = Answer(asked, self._shape, flight, service.ping_seconds)
+        line = self._service.line()
+        with line.supervisor.flights.admit() as flight:
+            asked = await self._asked(body, line)
+            line.supervisor.submit(flight, asked.request)
+            answer = Answer(asked, self._shape, flight, self._service.ping_seconds)
             await (answer.stream(send) if body.stream else answer.whole(send))
 
     def _check_model(self, body: Generation) -> None:
@@ -68,10 +77,11 @@ class GenerateEndpoint(Generic[AnyBody]):
             message = f"the model {body.model!r} is not served here, {name!r} is"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    async def _asked(self, body: AnyBody, model: ServedModel) -> Asked:
+    async def _asked(self, body: AnyBody, line: Line) -> Asked:
+        model = await line.model()
         check_tokens(body, model.encoder)
         prompt = await self._encode(model.encoder, body)
-        engine = await self._service.supervisor.engine_info()
+        engine = await line.supervisor.engine_info()
         config = self._service.config()
         default = config.server.default_max_tokens
         max_tokens = token_limit(

@@ -25,9 +25,14 @@ def check(path: Path) -> None:
 def faults(path: Path) -> list[str]:
     """What keeps the model from being served, a sentence each."""
     if not path.is_dir():
-        what = "is a file, not a model directory" if path.exists() else "there is no such directory"
-        return [f"{path}: {what}"]
+        return [f"{path}: {_no_directory(path)}"]
     return [*_config_faults(path), *_tokenizer_faults(path), *_weight_faults(path)]
+
+
+def _no_directory(path: Path) -> str:
+    if path.exists():
+        return "is a file, not a model directory"
+    return "is a symbolic link that leads nowhere" if path.is_symlink() else "there is no such directory"
 
 
 def read_config(path: Path) -> dict[str, Any]:

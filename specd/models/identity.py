@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specd.config.schema import TargetSection
+from specd.config.target import TargetSection
 from specd.models import manifest
 from specd.models.cache import HashCache
 from specd.models.directory import read_config, weight_files

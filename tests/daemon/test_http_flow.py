@@ -5,11 +5,13 @@ import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import httpx2
 import pytest
 
-from specd.config.schema import Config, TargetSection
+from specd.config.schema import Config
+from specd.config.target import TargetSection
 from specd.http.bodies import CompletionBody
 from specd.http.classes import ClassNames
 from specd.http.encode import encode_completion
@@ -17,6 +19,7 @@ from specd.http.generate import GenerateEndpoint, Service
 from specd.http.shapes import CompletionShape
 from specd.models.drafts import Drafts
 from specd.serving import load_served
+from specd.supervisor import Supervisor
 from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
 from tests.daemon.test_supervisor import supervised
 
@@ -67,6 +70,15 @@ def test_a_full_queue_says_when_to_come_back(daemons):
     assert daemon.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
 
 
+@dataclass
+class Line:
+    supervisor: Supervisor
+    read: asyncio.Future
+
+    async def model(self):
+        return await self.read
+
+
 async def test_a_silent_stream_is_kept_open_by_comments(daemons):
     """Test that a stream whose next token takes long sends comments, and then goes on."""
     daemons.engine.behave(step_seconds=0.5)
@@ -78,7 +90,8 @@ async def test_a_silent_stream_is_kept_open_by_comments(daemons):
     async with supervised(daemons.engine) as setup:
         model = asyncio.Future()
         model.set_result(load_served(TargetSection(path="tiny"), daemons.model, Drafts(("ngram",))))
-        service = Service("tiny", setup.supervisor, lambda: model, Config, ClassNames(), ping_seconds=0.1)
+        line = Line(setup.supervisor, model)
+        service = Service("tiny", lambda: line, Config, ClassNames(), ping_seconds=0.1)
         endpoint = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
         await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send)
     lines = [message["body"] for message in sent[1:]]

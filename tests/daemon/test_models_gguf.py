@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from specd.cli.main import main
-from specd.config.schema import TargetSection
+from specd.config.target import TargetSection
 from specd.errors import ModelError
 from specd.models import gguf, manifest
 from specd.models.cache import HashCache

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specd.config.schema import TargetSection
+from specd.config.target import TargetSection
 from specd.models import cache as cache_module
 from specd.models.cache import HashCache, cache_dir
 from specd.models.identity import describe, fingerprint

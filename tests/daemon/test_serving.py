@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specd.config.schema import DraftSection, TargetSection
+from specd.config.schema import DraftSection
+from specd.config.target import TargetSection
 from specd.models.cache import HashCache
 from specd.models.drafts import Drafts, find_drafts
 from specd.serving import load_served

@@ -1,0 +1,82 @@
+"""`specd target`: the model that a running daemon serves, shown, replaced, and taken back."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from specd.cli.admin import Answer, add_admin_arguments, connect
+from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.status import table
+from specd.errors import UserError
+
+_PATIENCE: Final = 10.0
+_REFUSALS: Final = frozenset({400, 409, 422})
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the subcommands."""
+    describe(
+        parser,
+        """
+The model that the running daemon serves. An update loads the new one beside it, checks it, and only then
+leads new requests there; on any fault the old one serves on, and the command exits 2 and says why.""",
+        """
+        specd target show
+        specd target update /models/llama-2024-06 --revision june
+        specd target rollback                   within seconds, while the previous one is kept""",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="what serves, and what a rollback would serve")
+    show.set_defaults(action=_show)
+    update = actions.add_parser("update", help="serve another one; returns when it serves")
+    update.add_argument("path", metavar="PATH", help="named as in model.target.path")
+    update.add_argument(
+        "--revision", metavar="R", help="what to call it in reports (default: its fingerprint)"
+    )
+    update.set_defaults(action=_update)
+    rollback = actions.add_parser("rollback", help="serve the previous one again")
+    rollback.set_defaults(action=_rollback)
+    for action in (show, update, rollback):
+        add_admin_arguments(action)
+
+
+def run(args: Arguments) -> int:
+    """Do what was asked."""
+    code: int = args.action(args)
+    return code
+
+
+def _show(args: Arguments) -> int:
+    answer = connect(args).request("GET", "/admin/v1/target", seconds=_PATIENCE)
+    return _told(answer, table(answer.body))
+
+
+def _update(args: Arguments) -> int:
+    return _change(args, "/admin/v1/target", {"path": _path(args.path), "revision": args.revision})
+
+
+def _rollback(args: Arguments) -> int:
+    return _change(args, "/admin/v1/target/rollback")
+
+
+def _change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> int:
+    """However long it takes: a large model loads for minutes, and the daemon goes on if we are ended."""
+    answer = connect(args).request("POST", path, seconds=None, body=body)
+    if answer.status in _REFUSALS:
+        raise UserError(answer.message)
+    changed = "{text}: target {target_revision}, draft {draft_revision}, after {seconds:.1f} s"
+    return _told(answer, changed.format_map(answer.body) if answer.status == 200 else "")
+
+
+def _told(answer: Answer, text: str) -> int:
+    if answer.status != 200:
+        print(f"the daemon failed: {answer.message}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+def _path(path: str) -> str:
+    """As the daemon finds it, which may run elsewhere: what lies here is named in full."""
+    local = Path(path).expanduser()
+    return str(local.absolute()) if local.exists() else path

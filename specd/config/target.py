@@ -1,0 +1,35 @@
+"""`[model.target]`: the model whose text is served, and how it is replaced while the daemon runs."""
+
+from typing import Literal
+
+from specd.config.section import Section, hot, restart
+
+
+class UpdateSection(Section):
+    """How the target is replaced while the daemon runs: docs/updates.md."""
+
+    in_flight: Literal["finish", "rerun"] = hot(
+        "finish",
+        "requests in the engine at an update end on the revision that they began with, or begin anew on the next one; "
+        "a stream that has begun always ends on its own",
+    )
+    keep_seconds: float = hot(
+        600.0,
+        "how long the engine of the previous target is kept for a rollback within seconds; 0 ends it once its requests "
+        "have ended",
+        ge=0,
+    )
+
+
+class TargetSection(Section):
+    """The model whose text is served."""
+
+    path: str = restart("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
+    name: str = restart("", "name in /v1/models; empty takes the last part of the path")
+    dtype: Literal["bfloat16", "float32", "float16"] = restart("bfloat16", "number format of the weights")
+    quantization: Literal["none", "int8", "fp8"] = restart(
+        "none",
+        "of the linears' weights, at the start; the quantised model is then the target. fp8 needs cuda",
+    )
+    revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
+    update: UpdateSection = UpdateSection()

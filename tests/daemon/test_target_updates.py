@@ -1,0 +1,261 @@
+"""A target that is replaced under a daemon that serves: real processes, a fake engine that echoes each prompt."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from specd.cli import main
+from tests.daemon.conftest import Daemons, write_served_model
+from tests.daemon.daemon_process import DaemonProcess, alive, wait_until
+
+LONG = {"prompt": "abc", "max_tokens": 250, "specd": {"report": True}}
+
+
+def other_model(directory: Path) -> Path:
+    """Like the one that is served, but for its weights."""
+    write_served_model(directory)
+    weights = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(weights[:-1] + b"\x01")
+    return directory
+
+
+def update(daemon: DaemonProcess, path: Path | str, **more: str) -> httpx2.Response:
+    return httpx2.post(daemon.admin + "/admin/v1/target", json={"path": str(path), **more}, timeout=30)
+
+
+def rollback(daemon: DaemonProcess) -> httpx2.Response:
+    return httpx2.post(daemon.admin + "/admin/v1/target/rollback", timeout=30)
+
+
+def shown(daemon: DaemonProcess) -> dict:
+    return daemon.get("/admin/v1/target").json()
+
+
+def revision_of(answer: httpx2.Response) -> str:
+    return answer.json()["specd"]["target_revision"]
+
+
+def ask(daemon: DaemonProcess, **more: object) -> httpx2.Response:
+    return daemon.post("/v1/completions", LONG | more)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemons, DaemonProcess]]:
+    daemons = Daemons(tmp_path_factory.mktemp("served"))
+    daemons.engine.behave(step_seconds=0.005)
+    yield daemons, daemons.start().ready()
+    daemons.close()
+
+
+@pytest.fixture
+def daemons(house: tuple[Daemons, DaemonProcess]) -> Daemons:
+    return house[0]
+
+
+@pytest.fixture
+def daemon(house: tuple[Daemons, DaemonProcess]) -> Iterator[DaemonProcess]:
+    """Left with the target that it had at first, and the manners."""
+    daemons, daemon = house
+    yield daemon
+    daemons.engine.behave(step_seconds=0.005)
+    assert update(daemon, daemons.model).status_code == 200
+
+
+def test_nothing_to_roll_back_to(daemon):
+    """Test that a rollback before any update is refused by a sentence."""
+    answer = rollback(daemon)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "target_refused")
+    assert "there is no previous target" in answer.json()["error"]["message"]
+
+
+def test_an_update_takes_over_and_requests_end_where_they_began(daemon, daemons, tmp_path):
+    """Test that a request in flight ends on its revision, that new ones get the next one, and that status and metrics
+    tell of it."""
+    before = daemon.status()["model"]["target_revision"]
+    with ThreadPoolExecutor(1) as pool:
+        old = pool.submit(ask, daemon, specd={"report": True, "speculate": "off"})
+        wait_until(lambda: daemon.status()["load"]["running"] == 1, "a request that runs")
+        answer = update(daemon, other_model(tmp_path / "other")).json()
+        assert (answer["result"], answer["changed"]) == ("ok", True)
+        assert answer["target_revision"] != before
+        assert shown(daemon)["previous"]["requests"] == 1
+        assert revision_of(ask(daemon)) == answer["target_revision"]
+        assert revision_of(old.result()) == before
+    assert daemon.status()["model"]["target_revision"] == answer["target_revision"]
+    assert f'quantization="none",revision="{answer["target_revision"]}"' in daemon.get("/metrics").text
+    assert daemon.get("/v1/models").json()["data"][0]["id"] == "tiny"
+
+
+def test_a_rollback_needs_no_start(daemon, tmp_path):
+    """Test that the previous engine serves again without having been started again, and that a second rollback goes
+    forward again."""
+    first = daemon.status()["engine"]["pid"]
+    before = shown(daemon)["current"]
+    update(daemon, other_model(tmp_path / "other"))
+    second = daemon.status()["engine"]["pid"]
+    assert second != first
+    answer = rollback(daemon).json()
+    assert answer["seconds"] < 1
+    assert daemon.status()["engine"]["pid"] == first
+    assert shown(daemon)["current"]["target_revision"] == before["target_revision"]
+    assert ask(daemon).status_code == 200
+    rollback(daemon)
+    assert daemon.status()["engine"]["pid"] == second
+
+
+def test_what_is_not_kept_is_started_for_a_rollback(daemons, tmp_path):
+    """Test that with keep_seconds = 0 the previous engine ends with its last request, and a rollback starts one."""
+    daemon = daemons.start("[model.target.update]\nkeep_seconds = 0\n").ready()
+    first, before = daemon.status()["engine"]["pid"], shown(daemon)["current"]["target_revision"]
+    update(daemon, other_model(tmp_path / "other"))
+    wait_until(lambda: not alive(first), "the end of the first engine")
+    assert shown(daemon)["previous"] == {"path": str(daemons.model), "kept": False}
+    assert rollback(daemon).json()["target_revision"] == before
+    assert ask(daemon).status_code == 200
+
+
+def half_written(directory: Path) -> Path:
+    other_model(directory)
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-2])
+    return directory
+
+
+def wrong_architecture(directory: Path) -> Path:
+    other_model(directory)
+    config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def symlink_loop(directory: Path) -> Path:
+    directory.symlink_to(directory)
+    return directory
+
+
+BAD = {
+    "half-written": (half_written, "half-written, "),
+    "wrong architecture": (wrong_architecture, "mamba"),
+    "vanished": (lambda directory: directory, "there is no such directory"),
+    "symlink loop": (symlink_loop, "a symbolic link that leads nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_target_leaves_the_old_one_serving(case, daemon, tmp_path):
+    """Test that a target that cannot be served is refused with the reason, which is shown, and nothing else changes."""
+    make, sentence = BAD[case]
+    before = shown(daemon)["current"]
+    answer = update(daemon, make(tmp_path / "bad"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "target_refused"), answer.text
+    assert sentence in answer.json()["error"]["message"]
+    assert shown(daemon)["current"] == before
+    assert sentence in shown(daemon)["last"]["text"]
+    assert ask(daemon).status_code == 200
+    assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize(
+    ("manners", "sentence"),
+    [
+        ({"refuse": "its weights are made of cheese"}, "its weights are made of cheese"),
+        ({"exit_loading": 1}, "did not start in 3 tries"),
+    ],
+)
+def test_an_engine_that_does_not_start_leaves_the_old_one_serving(
+    manners, sentence, daemon, daemons, tmp_path
+):
+    """Test that what only the engine finds out refuses the update, and that no engine is left behind."""
+    pid, engines = daemon.status()["engine"]["pid"], {daemon.status()["engine"]["pid"]}
+    daemons.engine.behave(**manners)
+    answer = update(daemon, other_model(tmp_path / "other"))
+    assert answer.status_code == 422
+    assert sentence in answer.json()["error"]["message"]
+    assert daemon.status()["engine"]["pid"] == pid
+    assert ask(daemon).status_code == 200
+    assert set(engines_of(daemon)) == engines
+
+
+def engines_of(daemon: DaemonProcess) -> list[int]:
+    """Processes whose parent is the daemon."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == daemon.process.pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_the_same_target_is_no_update(daemon, daemons):
+    """Test that what is served already is told to be, and no engine is started for it."""
+    engines = set(engines_of(daemon))
+    answer = update(daemon, daemons.model).json()
+    assert (answer["result"], answer["changed"]) == ("ok", False)
+    assert set(engines_of(daemon)) == engines
+
+
+def test_one_change_at_a_time(daemon, daemons, tmp_path):
+    """Test that a second update is refused while the first one loads, and that the first one succeeds."""
+    daemons.engine.behave(load_seconds=1.0)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(update, daemon, other_model(tmp_path / "other"))
+        wait_until(lambda: shown(daemon)["doing"], "the first update")
+        second = rollback(daemon)
+        assert (second.status_code, second.json()["error"]["code"]) == (409, "update_under_way")
+        assert first.result().status_code == 200
+
+
+def test_an_update_goes_on_without_whoever_asked(daemon, daemons, tmp_path):
+    """Test that an update whose client has gone is finished."""
+    daemons.engine.behave(load_seconds=1.0)
+    other = other_model(tmp_path / "other")
+    with pytest.raises(httpx2.TimeoutException):
+        httpx2.post(daemon.admin + "/admin/v1/target", json={"path": str(other)}, timeout=0.3)
+    wait_until(lambda: shown(daemon)["current"]["path"] == str(other), "the update")
+
+
+def test_the_end_of_the_daemon_is_the_end_of_all_engines(daemons, tmp_path):
+    """Test that SIGTERM ends the engine that serves and the one that is kept."""
+    daemon = daemons.start().ready()
+    update(daemon, other_model(tmp_path / "other"))
+    engines = engines_of(daemon)
+    assert len(engines) == 2
+    daemon.process.terminate()
+    assert daemon.wait() == 0
+    assert not any(map(alive, engines))
+    assert "Traceback" not in daemon.log
+
+
+def test_a_dead_engine_comes_back_with_the_updated_target(daemon, tmp_path):
+    """Test that after an update a crash restarts the new target, not that of the config."""
+    other = other_model(tmp_path / "other")
+    revision = update(daemon, other).json()["target_revision"]
+    os.kill(daemon.status()["engine"]["pid"], 9)
+    wait_until(lambda: daemon.status()["engine"]["restarts"] == 1, "the restart")
+    assert revision_of(ask(daemon)) == revision
+    assert daemon.status()["engine"]["info"]["model_path"] == str(other)
+
+
+def test_the_command(daemon, tmp_path, capsys, monkeypatch):
+    """Test that `specd target` shows, updates, names revisions and rolls back, and that a refusal exits 2."""
+    monkeypatch.chdir(tmp_path)
+    other_model(tmp_path / "other")
+    admin = ["--admin", daemon.admin.removeprefix("http://")]
+    assert main(["target", "update", "other", "--revision", "r2", *admin]) == 0
+    assert "other serves now" in capsys.readouterr().out
+    assert main(["target", "show", *admin]) == 0
+    assert "r2" in capsys.readouterr().out
+    assert main(["target", "rollback", *admin]) == 0
+    assert "serves again" in capsys.readouterr().out
+    assert main(["target", "update", "nowhere", *admin]) == 2
+    assert "nowhere: there is no such directory" in capsys.readouterr().err
+    bad = httpx2.post(daemon.admin + "/admin/v1/target", json={"pth": "x"})
+    assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_body")
