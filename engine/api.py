@@ -173,6 +173,8 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
     """Tokens a second that the policy expected of the step; 0 where it did not say."""
     alternatives: tuple[tuple[str, int, float], ...] = ()
     """(proposer, k, goodput had it been chosen) of the two best others, for a few of a step's rounds in turn."""
+    chances: tuple[float, ...] = ()
+    """By examined position: with which probability it was to be accepted; see `policies.base.Observation`."""
 
     @property
     def is_evidence(self) -> bool:

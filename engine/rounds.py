@@ -67,6 +67,7 @@ def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: En
         accepted=ending.accepted,
         reason=decision.reason,
         text=decision.text,
+        chances=ending.chances,
     )
 
 

@@ -1,0 +1,112 @@
+"""From what the drift detectors say to what the alarm is told."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from policies.drift import Kind, Signal
+from policies.drift import Verdict as Said
+from specd.alerts.events import utc
+from specd.alerts.finding import Finding, Verdict
+
+SOURCE: Final = "drift"
+
+_NAMES: Final = {
+    Kind.STEP: "SpecdAcceptanceDrift",
+    Kind.DECAY: "SpecdAcceptanceDrift",
+    Kind.CANARY: "SpecdAcceptanceDrift",
+    Kind.COLLAPSE: "SpecdAcceptanceCollapse",
+    Kind.LOOP: "SpecdAcceptanceLoop",
+    Kind.LOSING: "SpecdSpeculationLosing",
+}
+_VERDICTS: Final = {
+    Said.BREACHED: Verdict.BREACHED,
+    Said.FINE: Verdict.FINE,
+    Said.NO_EVIDENCE: Verdict.NO_EVIDENCE,
+}
+_BACK: Final = {
+    Kind.STEP: "acceptance is back at its baseline",
+    Kind.DECAY: "acceptance is back at its baseline",
+    Kind.COLLAPSE: "acceptance is no longer collapsed",
+    Kind.LOOP: "acceptance is no longer suspiciously high",
+}
+_HOW: Final = {Kind.STEP: "fell at once", Kind.DECAY: "went down little by little"}
+
+
+def findings(signals: Iterable[Signal], severity: str) -> list[Finding]:
+    """One for each signal."""
+    return [_finding(signal, severity) for signal in signals]
+
+
+def _finding(signal: Signal, severity: str) -> Finding:
+    breached = signal.verdict is Said.BREACHED
+    return Finding(
+        SOURCE,
+        _labels(signal, severity),
+        _VERDICTS[signal.verdict],
+        _breached(signal) if breached else _fine(signal),
+        since=signal.since if breached else None,
+    )
+
+
+def _labels(signal: Signal, severity: str) -> dict[str, str]:
+    stratum = signal.stratum
+    return {
+        "alertname": _NAMES[signal.kind],
+        "kind": signal.kind.value,
+        "class": stratum.traffic_class,
+        "temperature": stratum.temperature,
+        "proposer": stratum.proposer,
+        "severity": severity,
+        "target_revision": signal.target_revision,
+        "draft_revision": signal.draft_revision,
+    } | ({"evidence": "chances"} if stratum.by_chance else {})
+
+
+def _who(signal: Signal) -> str:
+    stratum = signal.stratum
+    return f"class {stratum.traffic_class} ({stratum.temperature} temperature), drafted by {stratum.proposer}"
+
+
+def _breached(signal: Signal) -> dict[str, str]:
+    who, pair = _who(signal), f"target {signal.target_revision}, draft {signal.draft_revision}"
+    match signal.kind:
+        case Kind.COLLAPSE:
+            return {
+                "summary": f"Acceptance of {who}, has collapsed: it is {signal.now:.2f}",
+                "description": f"Of the last requests' first drafted tokens {signal.now:.0%} were accepted ({pair}).",
+            }
+        case Kind.LOOP:
+            return {
+                "summary": f"Acceptance of {who}, is suspiciously high: {signal.now:.2f} after {signal.before:.2f}",
+                "description": (
+                    f"It rose from {signal.before:.3f} to {signal.now:.3f} ({pair}). Texts that repeat themselves are"
+                    " easy to guess: read some."
+                ),
+            }
+        case _:
+            return _fall(signal, who, pair)
+
+
+def _fall(signal: Signal, who: str, pair: str) -> dict[str, str]:
+    since = "" if signal.since is None else f" since about {utc(signal.since)}"
+    change = signal.after - signal.before
+    return {
+        "summary": (
+            f"Acceptance of {who}, {_HOW[signal.kind]} from {signal.before:.2f} to {signal.after:.2f}{since}"
+        ),
+        "description": (
+            f"At draft position {signal.position}, {signal.requests_after} requests were accepted at"
+            f" {signal.after:.3f}, the {signal.requests_before} before them at {signal.before:.3f}: a change of"
+            f" {change:+.3f}, 95 % interval {signal.low:+.3f} to {signal.high:+.3f}. Lately it is {signal.now:.3f}"
+            f" ({pair}; evidence {signal.score:.1f} where 1 is enough)."
+        ),
+    }
+
+
+def _fine(signal: Signal) -> dict[str, str]:
+    who = _who(signal)
+    return {
+        "summary": f"Acceptance of {who}, is {signal.now:.2f}",
+        "description": f"Its baseline is {signal.before:.3f}, of {signal.requests_before} requests.",
+        "resolution": _BACK.get(signal.kind, "it is fine again"),
+    }

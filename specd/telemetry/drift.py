@@ -1,0 +1,125 @@
+"""The drift detectors in the daemon: fed by finished requests, asked by the alarm and the scrape, kept over restarts."""
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from policies.drift import Watch
+from specd.alerts.finding import Finding
+from specd.alerts.signals import findings
+from specd.config.drift import DriftSection
+from specd.telemetry.families import gauges
+from specd.telemetry.finished import Finished
+from specd.threads import in_thread
+
+log: Final = logging.getLogger(__name__)
+
+_FILE: Final = "drift.state"
+_SAVE_EVERY: Final = 60.0
+
+
+class Drift(Collector):
+    """Owner of the watch and of its file."""
+
+    def __init__(
+        self, section: DriftSection, directory: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        """A file that cannot be read is told of, and baselines are learned anew."""
+        self._section = section
+        self._file = directory / _FILE
+        self._clock = clock
+        self._watch = Watch(section.settings())
+        self._dirty = False
+        self._fault: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._restore()
+
+    def configure(self, section: DriftSection) -> None:
+        """Judge by these settings from now on."""
+        self._section = section
+        self._watch.configure(section.settings())
+
+    def set_identity(self, target_revision: str, draft_revision: str) -> None:
+        """This pair is served from now on."""
+        self._watch.serve(target_revision, draft_revision)
+
+    def finished(self, request: Finished) -> None:
+        """Take in what it showed."""
+        for shown in request.shown():
+            self._watch.observe(shown)
+            self._dirty = True
+
+    def findings(self, now: float) -> list[Finding]:
+        """For the alarm."""
+        return findings(self._watch.signals(now), self._section.severity)
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        yield gauges(
+            "specd_acceptance_baseline",
+            "Acceptance of the first drafted token that requests are compared with; NaN until it is learned.",
+            ("class",),
+            [((name,), value) for name, value in self._watch.baselines().items()],
+        )
+        yield gauges(
+            "specd_drift_score",
+            "Evidence that acceptance fell, of the class's worst stratum: 1 is enough; NaN while there is none.",
+            ("class",),
+            [((name,), value) for name, value in self._watch.scores(self._clock()).items()],
+        )
+
+    def start(self) -> None:
+        """Save once a minute, until `aclose`."""
+        self._task = asyncio.create_task(self._run())
+
+    async def aclose(self) -> None:
+        """Save what is new."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.save()
+
+    async def save(self) -> None:
+        """Write the state where it has changed. A full disk is told of once; the detectors go on."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        try:
+            await in_thread(_write, self._file, self._watch.saved())
+        except OSError as error:
+            if self._fault is None:
+                log.error("what the drift detectors know would not survive a restart: %s", error)  # noqa: TRY400
+            self._fault, self._dirty = str(error), True
+        else:
+            self._fault = None
+
+    def _restore(self) -> None:
+        try:
+            saved = msgspec.msgpack.decode(zlib.decompress(self._file.read_bytes()))
+            self._watch.restore(saved)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, zlib.error) as error:  # msgspec's errors are ValueErrors
+            log.warning("baselines are learned anew, since %s cannot be used: %s", self._file, error)
+            self._watch = Watch(self._section.settings())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_EVERY)
+            await self.save()
+
+
+def _write(file: Path, saved: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_bytes(zlib.compress(msgspec.msgpack.encode(saved), 1))
+    new.replace(file)

@@ -1,0 +1,151 @@
+"""Requests as they end, with what their rounds showed."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol
+
+from engine.api import Idle, Ready, Request, Round, StepReport
+from policies.drift import Shown
+from specd.restarts import Death
+from specd.telemetry.tally import MAX_POSITIONS
+
+
+@dataclass(slots=True)
+class Drafts:
+    """What one proposer's drafts for a request came to."""
+
+    examined_lengths: list[int] = field(default_factory=lambda: [0] * (MAX_POSITIONS + 1))
+    accepted_lengths: list[int] = field(default_factory=lambda: [0] * (MAX_POSITIONS + 1))
+    chances: list[float] | None = field(default_factory=lambda: [0.0] * MAX_POSITIONS)
+    """By position; None once a round's were not known."""
+
+    def add(self, one: Round) -> None:
+        """Count a round that is evidence."""
+        self.examined_lengths[min(one.examined, MAX_POSITIONS)] += 1
+        self.accepted_lengths[min(one.accepted, MAX_POSITIONS)] += 1
+        if self.chances is None or len(one.chances) != one.examined:
+            self.chances = None
+            return
+        for position, chance in enumerate(one.chances[:MAX_POSITIONS]):
+            self.chances[position] += chance
+
+    @property
+    def examined(self) -> tuple[int, ...]:
+        """By position, up to the last that was reached."""
+        return _reached(self.examined_lengths)
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """As long as `examined`."""
+        return _reached(self.accepted_lengths, len(self.examined))
+
+    @property
+    def expected(self) -> tuple[float, ...]:
+        """As long as `examined`, or empty where it is not known."""
+        return () if self.chances is None else tuple(self.chances[: len(self.examined)])
+
+
+@dataclass(slots=True)
+class Finished:
+    """A request that has ended, all its texts together."""
+
+    request: str
+    traffic_class: str
+    tenant: str
+    temperature: float
+    target_revision: str
+    draft_revision: str
+    left: int
+    """Texts that have not ended yet."""
+    t: float = 0.0
+    """Unix seconds at its end."""
+    tokens: int = 0
+    drafts: dict[str, Drafts] = field(default_factory=dict)
+    """By proposer; a grammar's forced tokens are nobody's drafts."""
+
+    def shown(self) -> Iterator[Shown]:
+        """For the detectors: what each proposer showed."""
+        for proposer, drafts in self.drafts.items():
+            yield Shown(
+                t=self.t,
+                traffic_class=self.traffic_class,
+                temperature=self.temperature,
+                target_revision=self.target_revision,
+                draft_revision=self.draft_revision,
+                proposer=proposer,
+                examined=drafts.examined,
+                accepted=drafts.accepted,
+                tokens=self.tokens,
+                expected=drafts.expected,
+            )
+
+
+class Sink(Protocol):
+    """Who is told of finished requests; quick, and never raises."""
+
+    def finished(self, request: Finished) -> None:
+        """It has ended."""
+
+
+class Requests:
+    """Follows requests through the engine's steps."""
+
+    def __init__(self, *sinks: Sink, clock: Callable[[], float] = time.time) -> None:
+        self._sinks = sinks
+        self._clock = clock
+        self._open: dict[str, Finished] = {}
+        self._pair = ("", "")
+
+    def set_identity(self, target_revision: str, draft_revision: str) -> None:
+        """This pair serves what is submitted from now on."""
+        self._pair = (target_revision, draft_revision)
+
+    def ready(self, _: Ready) -> None:
+        """A new engine runs nothing yet."""
+
+    def submitted(self, request: Request, _admitted: float) -> None:
+        """It was handed to the engine."""
+        self._open[request.id] = Finished(
+            request.id,
+            request.traffic_class,
+            request.tenant,
+            request.sampling.temperature,
+            *self._pair,
+            left=request.n,
+        )
+
+    def step(self, report: StepReport) -> None:
+        """Count its rounds, then see who has ended."""
+        for one in report.rounds:
+            if one.is_evidence and (request := self._open.get(one.request.partition("#")[0])):
+                request.drafts.setdefault(one.proposer, Drafts()).add(one)
+        for output in report.outputs:
+            if (request := self._open.get(output.id)) is None:
+                continue
+            request.tokens += len(output.tokens)
+            request.left -= output.finish is not None
+            if request.left == 0:
+                self._end(request)
+
+    def idle(self, _: Idle) -> None:
+        """Nothing runs."""
+
+    def died(self, _: Death) -> None:
+        """The requests in it are lost."""
+        self._open.clear()
+
+    def _end(self, request: Finished) -> None:
+        del self._open[request.request]
+        request.t = self._clock()
+        for sink in self._sinks:
+            sink.finished(request)
+
+
+def _reached(lengths: list[int], positions: int = 0) -> tuple[int, ...]:
+    """From rounds by length to rounds that reached position 1, 2, …, so many or those that any did."""
+    counts = list(accumulate(reversed(lengths[1:])))[::-1]
+    return tuple(counts[: positions or sum(count > 0 for count in counts)])
+
+

@@ -1,0 +1,173 @@
+"""Request reports: a JSON line for each finished request, in files of bounded size. Never any text."""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from specd.config.telemetry import TelemetrySection
+from specd.telemetry.families import counter
+from specd.telemetry.finished import Finished
+from specd.threads import in_thread
+
+log: Final = logging.getLogger(__name__)
+
+Outcome = Literal["written", "lost"]
+
+_INTERVAL: Final = 0.5
+_MOST_WAITING: Final = 10_000
+_MIB: Final = 1 << 20
+_NOBODY: Final = "none"
+
+
+def line_of(request: Finished) -> dict[str, Any]:
+    """The report of a request. Where several drafted for it, the line tells of the one with most evidence, and `also`
+    of the others.
+    """
+    told = sorted(
+        (
+            {"proposer": shown.proposer, "examined": shown.examined, "accepted": shown.accepted}
+            | ({"expected": [round(one, 3) for one in shown.expected]} if shown.expected else {})
+            for shown in request.shown()
+        ),
+        key=lambda one: -sum(one["examined"]),
+    )
+    first, *also = told or [{"proposer": _NOBODY, "examined": (), "accepted": ()}]
+    return {
+        "t": round(request.t, 3),
+        "request": request.request,
+        "class": request.traffic_class,
+        "tenant": request.tenant,
+        "temperature": request.temperature,
+        "target_revision": request.target_revision,
+        "draft_revision": request.draft_revision,
+        **first,
+        "tokens": request.tokens,
+    } | ({"also": also} if also else {})
+
+
+class ReportFile:
+    """Appends to a file and moves it away when it is full. Blocking."""
+
+    def __init__(self, path: Path, *, most_bytes: float, keep: int) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        self._keep = keep
+
+    def append(self, lines: Sequence[str]) -> None:
+        """Write whole lines. Raises `OSError` where none of them may have been written."""
+        data = "".join(f"{line}\n" for line in lines).encode()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._path.exists() and self._path.stat().st_size + len(data) > self._most_bytes:
+            self._move_away()
+        end = self._path.stat().st_size if self._path.exists() else 0
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123  Path.open takes no descriptor
+            if file.write(data) < len(data):
+                file.truncate(end)  # half a line would be read as a fault
+                raise OSError("the disk is full")
+
+    def _move_away(self) -> None:
+        if not self._keep:
+            self._path.unlink()
+            return
+        for place in range(self._keep - 1, 0, -1):
+            if (older := self._numbered(place)).exists():
+                older.replace(self._numbered(place + 1))
+        self._path.replace(self._numbered(1))
+
+    def _numbered(self, place: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{place}")
+
+
+class Reports(Collector):
+    """Writes reports behind the event loop's back. What cannot be written is counted, said once, and let go."""
+
+    def __init__(self, section: TelemetrySection) -> None:
+        self._file: ReportFile | None = None
+        self._waiting: list[str] = []
+        self._counts: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self._fault: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.configure(section)
+
+    def configure(self, section: TelemetrySection) -> None:
+        """Go on in this file from the next report on."""
+        path = section.reports_file
+        self._file = (
+            None
+            if path is None
+            else ReportFile(path.expanduser(), most_bytes=section.reports_mib * _MIB, keep=section.reports_keep)
+        )
+
+    def finished(self, request: Finished) -> None:
+        """Queue its report."""
+        self._put(line_of(request))
+
+    def updated(self, target_revision: str, draft_revision: str, now: float) -> None:
+        """Queue the line that marks an update of the target or the draft."""
+        self._put(
+            {
+                "t": round(now, 3),
+                "event": "target_update",
+                "target_revision": target_revision,
+                "draft_revision": draft_revision,
+            }
+        )
+
+    def start(self) -> None:
+        """Write what is queued, twice a second, until `aclose`."""
+        self._task = asyncio.create_task(self._run())
+
+    async def aclose(self) -> None:
+        """Write the rest."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Write all that is queued."""
+        lines, self._waiting = self._waiting, []
+        if not lines or self._file is None:
+            return
+        try:
+            await in_thread(self._file.append, lines)
+        except OSError as error:
+            self._counts["lost"] += len(lines)
+            if self._fault is None:
+                log.error("request reports are lost, and counted, until they can be written: %s", error)  # noqa: TRY400
+            self._fault = str(error)
+        else:
+            self._counts["written"] += len(lines)
+            if self._fault is not None:
+                log.warning("request reports are written again")
+            self._fault = None
+
+    def collect(self) -> Iterator[Metric]:
+        """For the registry."""
+        yield counter(
+            "specd_request_reports_total",
+            "Request reports by what became of them.",
+            ("outcome",),
+            [((outcome,), count) for outcome, count in self._counts.items()],
+        )
+
+    def _put(self, line: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append(json.dumps(line))
+        else:
+            self._counts["lost"] += 1
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            await self.flush()
