@@ -40,11 +40,13 @@ from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
 from specd.restarts import DEATH_REASONS
 from specd.serving import served_name
+from specd.store import store_dir
 from specd.supervisor import EngineFailedError, EngineState
 from specd.target.line import Line
 from specd.target.lines import Aftermath, Lines
 from specd.target.updates import TargetUpdates
 from specd.telemetry.prometheus import Metrics
+from specd.telemetry.requests import RequestWatch
 from specd.view import View
 
 log = logging.getLogger(__name__)
@@ -124,6 +126,7 @@ class Daemon:
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
         self._metrics.config_reloaded(ok=True, unix_time=time.time())
         self._alerts = AlertManager(config.alerts, self._metrics)
+        self._requests = RequestWatch(config, store_dir(config.store), self._alerts, self._metrics)
         self._keys = Keys(config.server.api_keys_file, "server.api_keys_file")
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
         self._ledger = Ledger()
@@ -131,8 +134,8 @@ class Daemon:
         self._engine_command = engine_command
         self._lines = Lines(
             self._line(config.model.target),
-            observers=[Telemetry(self._metrics, self._alerts), self._ledger],
-            aftermath=Aftermath(self._metrics, self._ledger, time.monotonic),
+            observers=[Telemetry(self._metrics, self._alerts), self._ledger, self._requests.observer],
+            aftermath=[Aftermath(self._metrics, self._ledger, time.monotonic), self._requests.aftermath],
             switched=self._switched,
         )
         self._updates = TargetUpdates(self._lines, make=self._line, config=lambda: self._config)
@@ -156,6 +159,7 @@ class Daemon:
         self._open(admin, admin_app(self._shown, self._admin_keys, host_rule(self._config.admin.listen)))
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
         self._alerts.start()
+        self._requests.start()
         self._bridge.start()
         self._spawn(self._heartbeat())
         self._coming_up = self._spawn(self._bring_up(inference))
@@ -185,6 +189,7 @@ class Daemon:
         await asyncio.gather(*(line.end(_CLOSING) for line in self._lines.all))
         grace = 0 if self._hurry.is_set() else _LAST_WORDS
         await self._alerts.aclose(grace)
+        await self._requests.aclose()
         await self._bridge.aclose(grace)
         if self._fault is not None:
             raise self._fault
@@ -270,6 +275,7 @@ class Daemon:
             ledger=self._ledger,
             metric_source=self._metrics,
             alert_manager=self._alerts,
+            request_watch=self._requests,
             reloader=self._reloader,
             run_reload=self._reload,
             mqtt=lambda: self._bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
@@ -303,6 +309,7 @@ class Daemon:
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         broker = settings_of(config, self._reloader.loaded.sources)
         self._alerts.configure(config.alerts)
+        self._requests.configure(config)
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
         self._bridge.configure(broker)
@@ -328,6 +335,7 @@ class Daemon:
             found.target_revision, found.draft_revision, found.quantization, files.drafts.proposers
         )
         self._alerts.set_identity(found.target_revision, found.draft_revision)
+        self._requests.set_identity(found.target_revision, found.draft_revision)
 
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()

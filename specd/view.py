@@ -14,6 +14,7 @@ from specd.reloading import Reloaded, Reloader, Trigger
 from specd.target.line import Line
 from specd.target.updates import Outcome, TargetUpdates
 from specd.telemetry.prometheus import Metrics
+from specd.telemetry.requests import RequestWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class View:
     ledger: Ledger
     metric_source: Metrics
     alert_manager: AlertManager
+    request_watch: RequestWatch
     reloader: Reloader
     run_reload: Callable[[Trigger], Awaitable[Reloaded]]
     mqtt: Callable[[], dict[str, Any]]
@@ -82,6 +84,7 @@ class View:
             "acceptance": self.ledger.acceptance(),
             "step_cost_error": self.ledger.cost_errors(),
             "drafts": self._drafts(),
+            "drift": self.request_watch.snapshot(),
             "alerts": self.alert_manager.counts(),
             "mqtt": self.mqtt(),
             "config": self._config(),

@@ -8,9 +8,13 @@ import pytest
 from policies.base import Reason
 from specd.cli.registry import COMMANDS, NOT_BUILT
 from specd.config import document
+from specd.config.drift import DriftSection
+from specd.config.telemetry import TelemetrySection
 from specd.http.bodies import ChatBody, CompletionBody
 from specd.mqtt.counts import Counts
+from specd.telemetry.drift import Drift
 from specd.telemetry.prometheus import Metrics
+from specd.telemetry.reports import Reports
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -85,12 +89,14 @@ def test_the_configuration_page_is_current():
     assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == document.page()
 
 
-def test_the_metrics_page_names_what_there_is():
+def test_the_metrics_page_names_what_there_is(tmp_path):
     """Test that docs/metrics.md has every metric of a fresh daemon, and no other, each with its type."""
     metrics = Metrics(version="0")
     metrics.set_target("t", "d", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=0.0)
     metrics.include(Counts())
+    metrics.include(Drift(DriftSection(), tmp_path))
+    metrics.include(Reports(TelemetrySection()))
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
     assert rows("docs/metrics.md", 2) == set(exported)
 

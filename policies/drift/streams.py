@@ -118,7 +118,8 @@ class Streams:
         return self.history.past(row, position)
 
     def restart(self, rows: Ints, *, forget: bool) -> None:
-        """What comes from now on is another pair's. forget: it gets a baseline of its own."""
+        """Look for a fall from now on. What came during one is forgotten; with `forget` the baseline is, too."""
+        self.history.clear(rows if forget else rows[self.flags.fell[rows]])
         for bets in (self.falls, self.rises):
             bets.clear(rows)
         self.flags.fell[rows] = self.flags.collapsed[rows] = self.flags.looping[rows] = False
@@ -127,7 +128,6 @@ class Streams:
             self.found.pop(int(row), None)
         if forget:
             self.ranks.clear(rows)
-            self.history.clear(rows)
 
     def _judge_falls(self, rows: Ints) -> None:
         enough = self.falls.evidence(rows) >= self.settings.requests_per_false_alarm
@@ -150,7 +150,6 @@ class Streams:
                 self.flags.healing[row] = max(0.0, self.flags.healing[row] + gain)
             if self.flags.healing[row] >= _HEALED:
                 self.restart(rows[place : place + 1], forget=False)
-                self.history.clear(rows[place : place + 1])
 
     def _judge_rises(self, rows: Ints) -> None:
         """A rise is a loop, or good news: when it has lasted, what comes is compared with the better baseline."""

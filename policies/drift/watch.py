@@ -26,6 +26,8 @@ class Watch:
         self._streams = Streams(settings, _FIRST_ROWS, seed)
         self._rows: dict[Stratum, int] = {}
         self._pair = ("", "")
+        self._kept: dict[int, tuple[object, tuple[Signal, ...]]] = {}
+        """By row: signals, and what else they hang on but its evidence."""
 
     def configure(self, settings: DriftSettings) -> None:
         """Judge by other settings from now on; what was learned stays."""
@@ -51,13 +53,18 @@ class Watch:
         kept = _four(shown.expected or shown.accepted)
         rates = (kept / np.maximum(examined, 1)).clip(0.0, 1.0)
         row = self._row(shown.stratum)
+        self._kept.pop(row, None)
         self._streams.observe(
             np.array([row]), rates[None], examined[None].astype(np.int64), np.array([shown.t])
         )
 
     def signals(self, now: float) -> list[Signal]:
         """What is to be said of every stratum, by each kind of detector."""
-        return [signal for stratum, row in self._rows.items() for signal in self._of(stratum, row, now)]
+        return [signal for of_one in self.by_stratum(now) for signal in of_one]
+
+    def by_stratum(self, now: float) -> list[tuple[Signal, ...]]:
+        """The same, together for each stratum. What has not changed since it was last asked for is kept."""
+        return [self._told(stratum, row, now) for stratum, row in self._rows.items()]
 
     def baselines(self) -> dict[str, float]:
         """By class: acceptance of the first position before anything changed, strata weighed by their requests; NaN
@@ -108,6 +115,14 @@ class Watch:
         """Whether there is something to compare with, and something recent to compare."""
         age = now - float(self._streams.flags.seen_at[row])
         return age < self._streams.settings.stale_seconds and bool(self._streams.learned(np.array([row]))[0])
+
+    def _told(self, stratum: Stratum, row: int, now: float) -> tuple[Signal, ...]:
+        age = now - float(self._streams.flags.seen_at[row])
+        state = (age < self._streams.settings.stale_seconds, self._streams.settings, self._pair)
+        kept = self._kept.get(row)
+        if kept is None or kept[0] != state:
+            kept = self._kept[row] = (state, tuple(self._of(stratum, row, now)))
+        return kept[1]
 
     def _of(self, stratum: Stratum, row: int, now: float) -> Iterator[Signal]:
         flags, speaks = self._streams.flags, self._speaks(row, now)

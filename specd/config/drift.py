@@ -26,7 +26,10 @@ class DriftSection(Section):
         ge=100,
     )
     collapse_below: float = hot(
-        _DRIFT.collapse_below, "acceptance that stays below this is a collapse, with or without a baseline", gt=0, lt=1
+        _DRIFT.collapse_below,
+        "acceptance that stays below this is a collapse, with or without a baseline",
+        gt=0,
+        lt=1,
     )
     loop_above: float = hot(
         _DRIFT.loop_above,

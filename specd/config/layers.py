@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,6 @@ from specd.errors import ConfigError
 
 DEFAULT_PATH: Final = Path("/etc/specd/specd.toml")
 
-_NOT_BUILT: Final = frozenset({"drift", "telemetry"})
 _NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -121,17 +120,12 @@ def _attempt(readers: Iterable[Reader]) -> tuple[list[Layer], list[str]]:
 
 
 def _validate(layers: Sequence[Layer]) -> Config:
-    not_built = [fault for layer in layers for fault in _not_built(layer)]
-    built = [_without_not_built(layer) for layer in layers]
-    merged = merge(layer.values for layer in built)
+    merged = merge(layer.values for layer in layers)
     try:
         # Through JSON, where strictness means "no text for a number" and not "no array for a tuple".
-        config = Config.model_validate_json(to_json(merged), strict=True)
+        return Config.model_validate_json(to_json(merged), strict=True)
     except ValidationError as error:
-        raise ConfigError((*not_built, *faults(error, built, merged))) from None
-    if not_built:
-        raise ConfigError(tuple(not_built))
-    return config
+        raise ConfigError(tuple(faults(error, layers, merged))) from None
 
 
 def merge(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -145,20 +139,6 @@ def merge(trees: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             else:
                 merged[name] = value
     return merged
-
-
-def _not_built(layer: Layer) -> list[str]:
-    return [
-        f"{layer.origin}: [{name}] is not built yet in this version; remove it"
-        for name in layer.values
-        if name in _NOT_BUILT
-    ]
-
-
-def _without_not_built(layer: Layer) -> Layer:
-    return replace(
-        layer, values={name: value for name, value in layer.values.items() if name not in _NOT_BUILT}
-    )
 
 
 def salvage_admin(path: Path | None, *, flags: Mapping[str, str]) -> AdminSection:

@@ -7,11 +7,13 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
+from specd.config.drift import DriftSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
 from specd.config.section import Section, hot, restart
 from specd.config.store import StoreSection
 from specd.config.target import TargetSection
+from specd.config.telemetry import TelemetrySection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -226,6 +228,8 @@ class Config(Section):
     engine: EngineSection = EngineSection()
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
+    drift: DriftSection = DriftSection()
     alerts: AlertsSection = AlertsSection()
     mqtt: MqttSection = MqttSection()
+    telemetry: TelemetrySection = TelemetrySection()
     store: StoreSection = StoreSection()

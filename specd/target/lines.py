@@ -22,10 +22,10 @@ class Lines:
         first: Line,
         *,
         observers: Sequence[Observer],
-        aftermath: Observer,
+        aftermath: Sequence[Observer],
         switched: Callable[[Line], None],
     ) -> None:
-        """aftermath: is told of what the previous line still does. switched: called with each new `current`."""
+        """aftermath: are told of what the previous line still does. switched: called with each new `current`."""
         self._observers = observers
         self._aftermath = aftermath
         self._switched = switched
@@ -41,7 +41,7 @@ class Lines:
     def switch(self, line: Line) -> None:
         """Lead new requests to another line; the one before stays as `previous`."""
         self.current, self.previous = line, self.current
-        self.previous.supervisor.observers = (self._aftermath,)
+        self.previous.supervisor.observers = self._aftermath
         line.supervisor.observers = self._observers
         if line.supervisor.info is not None:
             for observer in self._observers:

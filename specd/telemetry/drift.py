@@ -1,10 +1,11 @@
-"""The drift detectors in the daemon: fed by finished requests, asked by the alarm and the scrape, kept over restarts."""
+"""The drift detectors in the daemon: fed by finished requests, asked by alarm and scrape, kept over restarts."""
 
 import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from policies.drift import Watch
+from policies.drift import Signal, Verdict, Watch
 from specd.alerts.finding import Finding
 from specd.alerts.signals import findings
 from specd.config.drift import DriftSection
@@ -60,6 +61,10 @@ class Drift(Collector):
     def findings(self, now: float) -> list[Finding]:
         """For the alarm."""
         return findings(self._watch.signals(now), self._section.severity)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """For people: every stratum, with its baseline and how it stands; None for what is not known."""
+        return [_as_json(signals) for signals in self._watch.by_stratum(self._clock())]
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
@@ -123,3 +128,22 @@ def _write(file: Path, saved: dict[str, Any]) -> None:
     new = file.with_suffix(".new")
     new.write_bytes(zlib.compress(msgspec.msgpack.encode(saved), 1))
     new.replace(file)
+
+
+def _as_json(signals: Sequence[Signal]) -> dict[str, Any]:
+    """Of one stratum."""
+    stratum, any_of_it = signals[0].stratum, signals[0]
+    wrong = [signal.kind.value for signal in signals if signal.verdict is Verdict.BREACHED]
+    silent = any_of_it.verdict is Verdict.NO_EVIDENCE
+    return {
+        **stratum._asdict(),
+        "requests": any_of_it.requests_before,
+        "baseline": _number(any_of_it.before),
+        "now": _number(any_of_it.now),
+        "score": None if silent else _number(any_of_it.score),
+        "wrong": wrong,
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if isnan(value) else round(value, 4)

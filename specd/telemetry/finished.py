@@ -90,30 +90,32 @@ class Sink(Protocol):
 
 
 class Requests:
-    """Follows requests through the engine's steps."""
+    """Follows requests through the steps of the engine that serves."""
 
     def __init__(self, *sinks: Sink, clock: Callable[[], float] = time.time) -> None:
         self._sinks = sinks
         self._clock = clock
         self._open: dict[str, Finished] = {}
-        self._pair = ("", "")
+        self.pair = ("", "")
+        """Of target and draft, for what is submitted now."""
+        self.pair_before = ("", "")
 
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
         """This pair serves what is submitted from now on."""
-        self._pair = (target_revision, draft_revision)
+        if self.pair != (target_revision, draft_revision):
+            self.pair, self.pair_before = (target_revision, draft_revision), self.pair
 
     def ready(self, _: Ready) -> None:
         """A new engine runs nothing yet."""
 
     def submitted(self, request: Request, _admitted: float) -> None:
         """It was handed to the engine."""
+        self.begin(request, self.pair)
+
+    def begin(self, request: Request, pair: tuple[str, str]) -> None:
+        """From here on, its rounds count for this pair."""
         self._open[request.id] = Finished(
-            request.id,
-            request.traffic_class,
-            request.tenant,
-            request.sampling.temperature,
-            *self._pair,
-            left=request.n,
+            request.id, request.traffic_class, request.tenant, request.sampling.temperature, *pair, request.n
         )
 
     def step(self, report: StepReport) -> None:
@@ -134,7 +136,15 @@ class Requests:
 
     def died(self, _: Death) -> None:
         """The requests in it are lost."""
-        self._open.clear()
+        self.lose(self.pair)
+
+    def lose(self, pair: tuple[str, str]) -> None:
+        """Forget the requests that this pair was to serve."""
+        self._open = {
+            name: request
+            for name, request in self._open.items()
+            if (request.target_revision, request.draft_revision) != pair
+        }
 
     def _end(self, request: Finished) -> None:
         del self._open[request.request]
@@ -143,9 +153,32 @@ class Requests:
             sink.finished(request)
 
 
+class EarlierRequests:
+    """Hears of the engine that served before an update, and still ends what it began."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def ready(self, _: Ready) -> None:
+        """It was restarted: nothing that anybody sees."""
+
+    def submitted(self, request: Request, _admitted: float) -> None:
+        """One that waited for its turn when the update came."""
+        self._requests.begin(request, self._requests.pair_before)
+
+    def step(self, report: StepReport) -> None:
+        """Count it."""
+        self._requests.step(report)
+
+    def idle(self, _: Idle) -> None:
+        """It waits for a rollback."""
+
+    def died(self, _: Death) -> None:
+        """What was left in it is lost."""
+        self._requests.lose(self._requests.pair_before)
+
+
 def _reached(lengths: list[int], positions: int = 0) -> tuple[int, ...]:
     """From rounds by length to rounds that reached position 1, 2, …, so many or those that any did."""
     counts = list(accumulate(reversed(lengths[1:])))[::-1]
     return tuple(counts[: positions or sum(count > 0 for count in counts)])
-
-

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from policies.drift import Shown
 from specd.config.telemetry import TelemetrySection
 from specd.telemetry.families import counter
 from specd.telemetry.finished import Finished
@@ -30,14 +31,7 @@ def line_of(request: Finished) -> dict[str, Any]:
     """The report of a request. Where several drafted for it, the line tells of the one with most evidence, and `also`
     of the others.
     """
-    told = sorted(
-        (
-            {"proposer": shown.proposer, "examined": shown.examined, "accepted": shown.accepted}
-            | ({"expected": [round(one, 3) for one in shown.expected]} if shown.expected else {})
-            for shown in request.shown()
-        ),
-        key=lambda one: -sum(one["examined"]),
-    )
+    told = [_drafts(shown) for shown in sorted(request.shown(), key=lambda one: -sum(one.examined))]
     first, *also = told or [{"proposer": _NOBODY, "examined": (), "accepted": ()}]
     return {
         "t": round(request.t, 3),
@@ -50,6 +44,11 @@ def line_of(request: Finished) -> dict[str, Any]:
         **first,
         "tokens": request.tokens,
     } | ({"also": also} if also else {})
+
+
+def _drafts(shown: Shown) -> dict[str, Any]:
+    told = {"proposer": shown.proposer, "examined": shown.examined, "accepted": shown.accepted}
+    return told | ({"expected": [round(one, 3) for one in shown.expected]} if shown.expected else {})
 
 
 class ReportFile:
@@ -103,7 +102,9 @@ class Reports(Collector):
         self._file = (
             None
             if path is None
-            else ReportFile(path.expanduser(), most_bytes=section.reports_mib * _MIB, keep=section.reports_keep)
+            else ReportFile(
+                path.expanduser(), most_bytes=section.reports_mib * _MIB, keep=section.reports_keep
+            )
         )
 
     def finished(self, request: Finished) -> None:

@@ -135,7 +135,6 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
             "alerts.rules[0].belwo: unknown key; did you mean alerts.rules[0].below?",
         ),
         ("[[alerts.rules]]\nclass = 'a'", "alerts.rules[0].below: is required"),
-        ("[telemetry]\nfile = 'a'", "[telemetry] is not built yet in this version; remove it"),
         (
             "[mqtt]\nurl = 'mqtt://me:pass@broker'",
             (
@@ -195,11 +194,9 @@ def test_each_fault_is_one_line(text: str, line: str, main: Path, load_text: Loa
 
 
 def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
-    """Test that unknown keys, wrong types and parts that are not built come together."""
-    found = faults(
-        lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n[telemetry]\n"), main.parent
-    )
-    assert len(found) == 4
+    """Test that unknown keys and wrong types of different sections come together."""
+    found = faults(lambda: load_text("[policy]\na = 1\nk_max = 'b'\n[drift]\nx = 1\n"), main.parent)
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(
@@ -217,10 +214,6 @@ def test_all_faults_are_told_at_once(main: Path, load_text: Load) -> None:
         (
             {"SPECD_POLICY__K_MAX": ""},
             "SPECD_POLICY__K_MAX: policy.k_max: must be a whole number, not this text",
-        ),
-        (
-            {"SPECD_TELEMETRY__FILE": "a"},
-            "SPECD_TELEMETRY__FILE: [telemetry] is not built yet in this version; remove it",
         ),
         (
             {"SPECD_POLICY__LOAD__CONTEXT_TABLE": "[[1, 2]"},

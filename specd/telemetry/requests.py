@@ -1,0 +1,64 @@
+"""All that looks at requests as they end: drift detectors and reports."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specd.alerts.manager import AlertManager
+from specd.config.schema import Config
+from specd.telemetry.drift import Drift
+from specd.telemetry.finished import EarlierRequests, Requests
+from specd.telemetry.prometheus import Metrics
+from specd.telemetry.reports import Reports
+
+
+class RequestWatch:
+    """Wires them to the engine, the alarm and the scrape."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Path,
+        alerts: AlertManager,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """directory: where what the detectors have learned outlives the daemon."""
+        self._drift = Drift(config.drift, directory, clock)
+        self._reports = Reports(config.telemetry)
+        self._clock = clock
+        self._pair: tuple[str, str] | None = None
+        self.observer = Requests(self._drift, self._reports, clock=clock)
+        self.aftermath = EarlierRequests(self.observer)
+        alerts.watch(self._drift.findings)
+        metrics.include(self._drift)
+        metrics.include(self._reports)
+
+    def configure(self, config: Config) -> None:
+        """Take over new settings."""
+        self._drift.configure(config.drift)
+        self._reports.configure(config.telemetry)
+
+    def set_identity(self, target_revision: str, draft_revision: str) -> None:
+        """This pair is served from now on."""
+        pair = (target_revision, draft_revision)
+        if self._pair not in {None, pair}:
+            self._reports.updated(*pair, now=self._clock())
+        self._pair = pair
+        self._drift.set_identity(*pair)
+        self.observer.set_identity(*pair)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """For people: every stratum, with its baseline and how it stands."""
+        return self._drift.snapshot()
+
+    def start(self) -> None:
+        """Begin to write, until `aclose`."""
+        self._drift.start()
+        self._reports.start()
+
+    async def aclose(self) -> None:
+        """Write what is left."""
+        await self._drift.aclose()
+        await self._reports.aclose()

@@ -1,0 +1,274 @@
+"""Requests as they end: what they showed, the reports of it, and what the drift detectors make of it."""
+
+import errno
+import json
+import os
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.api import Output, Request, Round, SamplingParams
+from specd.alerts.finding import Verdict
+from specd.config.drift import DriftSection
+from specd.config.telemetry import TelemetrySection
+from specd.restarts import Death
+from specd.telemetry.drift import Drift
+from specd.telemetry.finished import EarlierRequests, Finished, Requests
+from specd.telemetry.reports import ReportFile, Reports, line_of
+from tests.daemon.test_telemetry_metrics import a_round, a_step
+
+EASY = DriftSection(requests_per_false_alarm=1e4)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.all: list[Finished] = []
+
+    def finished(self, request: Finished) -> None:
+        self.all.append(request)
+
+
+def submitted(requests: Requests, name: str = "r", **values) -> None:
+    sampling = SamplingParams(max_tokens=9, temperature=values.pop("temperature", 0.0))
+    requests.submitted(Request(id=name, prompt=[1], sampling=sampling, **values), 0.0)
+
+
+def ended(name: str = "r", index: int = 0, tokens: int = 2) -> Output:
+    return Output(id=name, index=index, tokens=[5] * tokens, finish="stop")
+
+
+def by_chance(chances: tuple[float, ...], accepted: int) -> Round:
+    return Round("r", "chat", "eagle", 3, 3, len(chances), accepted, "acceptance", "why", chances=chances)
+
+
+def one_request(rounds: list[Round], **values) -> Finished:
+    sink = Sink()
+    requests = Requests(sink, clock=lambda: 1764430000.0)
+    requests.set_identity("t1", "d1")
+    submitted(requests, **values)
+    requests.step(a_step(rounds))
+    requests.step(a_step(outputs=[ended(index=index) for index in range(values.get("n", 1))]))
+    (found,) = sink.all
+    return found
+
+
+def test_a_report_has_the_names_that_others_rely_on() -> None:
+    rounds = [
+        a_round(examined=3, accepted=2),
+        a_round(examined=1, accepted=0),
+        a_round(examined=2, accepted=2),
+    ]
+    request = one_request(rounds, traffic_class="chat", tenant="a", temperature=0.5)
+    assert line_of(request) == {
+        "t": 1764430000.0,
+        "request": "r",
+        "class": "chat",
+        "tenant": "a",
+        "temperature": 0.5,
+        "target_revision": "t1",
+        "draft_revision": "d1",
+        "proposer": "ngram",
+        "examined": (3, 2, 1),
+        "accepted": (2, 2, 0),
+        "tokens": 2,
+    }
+
+
+def test_who_else_drafted_is_told_beside_and_forced_tokens_are_nobodys() -> None:
+    rounds = [
+        a_round(proposer="eagle", examined=3, accepted=3),
+        a_round(proposer="ngram", examined=1, accepted=0),
+        a_round(proposer="grammar", examined=4, accepted=4),
+    ]
+    line = line_of(one_request(rounds))
+    assert (line["proposer"], line["examined"], line["accepted"]) == ("eagle", (1, 1, 1), (1, 1, 1))
+    assert line["also"] == [{"proposer": "ngram", "examined": (1,), "accepted": (0,)}]
+
+
+def test_the_texts_of_a_request_are_one_piece_of_evidence() -> None:
+    request = one_request([a_round("r"), a_round("r#1"), a_round("other#1")], n=2)
+    assert [shown.examined for shown in request.shown()] == [(2, 2, 2)]
+    assert request.tokens == 4
+
+
+def test_chances_are_summed_where_all_of_them_are_known() -> None:
+    known = [by_chance((0.5, 0.25), 1), by_chance((1.0,), 0)]
+    (shown,) = one_request(known).shown()
+    assert (shown.examined, shown.accepted, shown.expected) == ((2, 1), (1, 0), (1.5, 0.25))
+    (shown,) = one_request([*known, a_round(proposer="eagle")]).shown()
+    assert shown.expected == ()
+
+
+def test_what_was_in_a_dead_engine_is_forgotten() -> None:
+    sink = Sink()
+    requests = Requests(sink)
+    submitted(requests)
+    requests.step(a_step([a_round()]))
+    requests.died(Death("crash", "it crashed", None))
+    requests.step(a_step(outputs=[ended()]))
+    assert sink.all == []
+
+
+def test_an_update_leaves_requests_to_the_pair_that_they_began_with() -> None:
+    """Those that the engine before it still serves; its death takes no other's evidence along."""
+    sink = Sink()
+    requests = Requests(sink)
+    earlier = EarlierRequests(requests)
+    requests.set_identity("t1", "d1")
+    submitted(requests, "a")
+    submitted(requests, "b")
+    requests.set_identity("t2", "d1")
+    submitted(requests, "c")
+    earlier.step(a_step([a_round("a")], [ended("a")]))
+    earlier.died(Death("crash", "it crashed", None))
+    requests.step(a_step([a_round("c")], [ended("c"), ended("b")]))
+    assert [(each.request, each.target_revision) for each in sink.all] == [("a", "t1"), ("c", "t2")]
+
+
+def test_full_files_are_moved_away_and_the_oldest_goes(tmp_path: Path) -> None:
+    file = ReportFile(tmp_path / "new" / "reports.jsonl", most_bytes=30, keep=2)
+    for number in range(10):
+        file.append([f"line {number:04}", f"more {number:04}"])
+    found = {path.name: path.read_text().split("\n")[0] for path in (tmp_path / "new").iterdir()}
+    assert found == {
+        "reports.jsonl": "line 0009",
+        "reports.jsonl.1": "line 0008",
+        "reports.jsonl.2": "line 0007",
+    }
+    assert (tmp_path / "new" / "reports.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+async def test_reports_are_written_as_lines(tmp_path: Path) -> None:
+    reports = Reports(TelemetrySection(reports_file=tmp_path / "reports.jsonl"))
+    reports.finished(one_request([a_round()]))
+    reports.updated("t2", "d1", 1764430001.0)
+    await reports.aclose()
+    first, second = map(json.loads, (tmp_path / "reports.jsonl").read_text().splitlines())
+    assert first["request"] == "r"
+    assert second == {
+        "t": 1764430001.0, "event": "target_update", "target_revision": "t2", "draft_revision": "d1",
+    }  # fmt: skip
+    assert counted(reports) == {"written": 2, "lost": 0}
+
+
+async def test_a_full_disk_is_told_once_and_loses_no_more_than_it_must(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a device that is always full, and then on one that is not."""
+    full, well = TelemetrySection(reports_file=Path("/dev/full")), tmp_path / "reports.jsonl"
+    reports = Reports(full)
+    for _ in range(3):
+        reports.finished(one_request([a_round()]))
+        await reports.flush()
+    reports.configure(TelemetrySection(reports_file=well))
+    reports.finished(one_request([a_round()]))
+    await reports.flush()
+    assert counted(reports) == {"written": 1, "lost": 3}
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert os.strerror(errno.ENOSPC) in caplog.text
+
+
+async def test_reports_that_nobody_asked_for_cost_nothing() -> None:
+    reports = Reports(TelemetrySection())
+    reports.finished(one_request([a_round()]))
+    await reports.aclose()
+    assert counted(reports) == {"written": 0, "lost": 0}
+
+
+def counted(reports: Reports) -> dict[str, float]:
+    (family,) = reports.collect()
+    return {sample.labels["outcome"]: sample.value for sample in family.samples}
+
+
+def feed(drift: Drift, mean: float, count: int, seed: int = 0) -> None:
+    """Requests of 60 rounds each, whose acceptance is their own."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        accepted = int(rng.binomial(60, rng.beta(mean * 25, (1 - mean) * 25)))
+        good, bad = a_round(examined=1, accepted=1), a_round(examined=1, accepted=0)
+        rounds = [good] * accepted + [bad] * (60 - accepted)
+        drift.finished(one_request(rounds, traffic_class="chat"))
+
+
+def measured(drift: Drift, name: str) -> float:
+    (value,) = [s.value for family in drift.collect() for s in family.samples if s.name == name]
+    return value
+
+
+@pytest.fixture
+def drift(tmp_path: Path) -> Drift:
+    found = Drift(EASY, tmp_path, clock=lambda: 1764430000.0)
+    found.set_identity("t1", "d1")
+    return found
+
+
+def test_a_fall_is_a_finding_with_all_that_one_wants_to_know(drift: Drift) -> None:
+    feed(drift, 0.75, 200)
+    assert {finding.verdict for finding in drift.findings(1764430000.0)} == {Verdict.FINE}
+    feed(drift, 0.5, 40, seed=1)
+    (found,) = [f for f in drift.findings(1764430000.0) if f.verdict is Verdict.BREACHED]
+    assert found.labels == {
+        "alertname": "SpecdAcceptanceDrift",
+        "kind": "step",
+        "class": "chat",
+        "temperature": "greedy",
+        "proposer": "ngram",
+        "severity": "warning",
+        "target_revision": "t1",
+        "draft_revision": "d1",
+    }
+    assert found.since == 1764430000.0
+    assert found.annotations["summary"].startswith(
+        "Acceptance of class chat (greedy temperature), drafted by ngram, fell at once from 0.7"
+    )
+    assert "95 % interval -0." in found.annotations["description"]
+    assert "target t1, draft d1" in found.annotations["description"]
+    (stratum,) = drift.snapshot()
+    assert (stratum["traffic_class"], stratum["wrong"]) == ("chat", ["step"])
+    assert stratum["baseline"] == pytest.approx(0.75, abs=0.03)
+    assert stratum["now"] == pytest.approx(0.5, abs=0.06)
+
+
+def test_metrics_are_nan_until_something_is_known(drift: Drift) -> None:
+    feed(drift, 0.75, 50)
+    assert isnan(measured(drift, "specd_acceptance_baseline"))
+    assert isnan(measured(drift, "specd_drift_score"))
+    feed(drift, 0.75, 100, seed=1)
+    assert measured(drift, "specd_acceptance_baseline") == pytest.approx(0.75, abs=0.03)
+    assert 0 <= measured(drift, "specd_drift_score") < 1
+
+
+async def test_what_was_learned_outlives_the_daemon(drift: Drift, tmp_path: Path) -> None:
+    feed(drift, 0.75, 200)
+    await drift.aclose()
+    again = Drift(EASY, tmp_path, clock=lambda: 1764430000.0)
+    again.set_identity("t1", "d1")
+    assert again.snapshot() == drift.snapshot()
+
+
+async def test_a_state_that_cannot_be_used_is_told_of_and_learned_anew(
+    drift: Drift, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed(drift, 0.75, 20)
+    await drift.aclose()
+    state = tmp_path / "drift.state"
+    state.write_bytes(state.read_bytes()[:-20])
+    assert Drift(EASY, tmp_path).snapshot() == []
+    assert "baselines are learned anew" in caplog.text
+
+
+async def test_a_full_disk_does_not_stop_the_detectors(
+    drift: Drift, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "drift.new").symlink_to("/dev/full")
+    feed(drift, 0.75, 150)
+    await drift.save()
+    await drift.save()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    feed(drift, 0.5, 40, seed=1)
+    assert any(finding.verdict is Verdict.BREACHED for finding in drift.findings(1764430000.0))
+    (tmp_path / "drift.new").unlink()
+    await drift.aclose()
+    assert (tmp_path / "drift.state").exists()
