@@ -119,7 +119,7 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
         ("[policy]\noff_above = 3", "policy.off_above: unknown key; did you mean policy.load.off_above?"),
         (
             "[model.target]\nzzz = 1",
-            "model.target.zzz: unknown key; model.target has path, name, dtype, quantization, revision",
+            "model.target.zzz: unknown key; model.target has path, name, dtype, quantization, revision, update",
         ),
         ("[policy]\nk_max = 'four'", "policy.k_max: must be a whole number, not this text"),
         ("[policy]\nk_max = '4'", "policy.k_max: must be a whole number, not this text"),
