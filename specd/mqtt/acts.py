@@ -1,11 +1,14 @@
 """The commands that can be carried out: the same calls as behind the admin listener."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 from specd.errors import UserError
 from specd.mqtt.commands import Act, Arguments
 from specd.reloading import Reloaded, Trigger
+from specd.target.updates import Outcome
 
 
 class Asked(Protocol):
@@ -14,20 +17,48 @@ class Asked(Protocol):
     async def reload(self, trigger: Trigger) -> Reloaded:
         """Read the config again. Raises `UserError`."""
 
+    async def update_target(self, path: str, revision: str | None) -> Outcome:
+        """Serve another target. Raises `UserError`."""
+
+    async def roll_back(self) -> Outcome:
+        """Serve the previous target. Raises `UserError`."""
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """The command takes no arguments."""
+
+
+class _Target(msgspec.Struct, forbid_unknown_fields=True):
+    path: str = ""
+    revision: str | None = None
+    rollback: bool = False
+
 
 def acts_of(daemon: Asked) -> Mapping[str, Act]:
     """By verb. One that is not here is refused by name."""
 
     async def reload(arguments: Arguments) -> dict[str, Any]:
-        _takes(arguments)
+        _read(arguments, _Nothing)
         return (await daemon.reload("mqtt")).as_json()
 
-    return {"reload": reload}
+    async def target(arguments: Arguments) -> dict[str, Any]:
+        wanted = _read(arguments, _Target)
+        if bool(wanted.path) == wanted.rollback:
+            raise UserError(
+                'say which target: {"path": "/models/next"}, or {"rollback": true} for the previous one'
+            )
+        change = daemon.roll_back() if wanted.rollback else daemon.update_target(wanted.path, wanted.revision)
+        return {"result": "ok", **(await change).document()}
+
+    return {"reload": reload, "target": target}
 
 
-def _takes(arguments: Arguments, *keys: str) -> None:
-    """Raises `UserError` for a key that the command does not know: a misspelt one must not be passed over."""
-    unknown = [key for key in arguments if key not in keys]
-    if unknown:
-        known = f"it takes {', '.join(keys)}" if keys else "it takes none"
-        raise UserError(f"unknown key {unknown[0]!r}: {known}")
+_Kind = TypeVar("_Kind")
+
+
+def _read(arguments: Arguments, kind: type[_Kind]) -> _Kind:
+    """Raises `UserError`; a misspelt key is not passed over."""
+    try:
+        return msgspec.convert(arguments, kind)
+    except msgspec.ValidationError as error:
+        raise UserError(f"the payload cannot be used: {error}") from None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
@@ -19,9 +20,11 @@ from specd.mqtt.state import Told
 log: Final = logging.getLogger(__name__)
 
 _ANSWER_PATIENCE: Final = 60.0
+_SESSIONS: Final = 16
+"""So many of the last are known for our own."""
 
 
-class NotPublishedError(Exception):
+class NotPublishedError(ConnectionError):
     """A message did not reach the broker, or it threw it away; the text is a clause that says why."""
 
 
@@ -65,6 +68,7 @@ class Bridge:
         self._desk = Desk(acts, self._answer)
         self._changed = asyncio.Event()
         self._session: Session | None = None
+        self._earlier: deque[str] = deque(maxlen=_SESSIONS)
         self._open = asyncio.Event()
         self._trouble: str | None = None
         self._closing = False
@@ -137,11 +141,17 @@ class Bridge:
 
     async def _hold(self, settings: Settings) -> None:
         """One connection, until the settings change. Raises `LinkError`."""
-        session_id = uuid.uuid4().hex
-        async with connect(settings, session_id, (settings.topics.availability, OFFLINE)) as link:
+        will = (settings.topics.availability, OFFLINE)
+        async with connect(settings, uuid.uuid4().hex, will) as link:
             self._session = Session(
-                session_id, link, settings, look=self._look, command=self._command, counts=self._counts
+                tuple(self._earlier),
+                link,
+                settings,
+                look=self._look,
+                command=self._command,
+                counts=self._counts,
             )
+            self._earlier.append(link.session)
             try:
                 await self._session.run(self._changed, self._opened)
             finally:
@@ -159,7 +169,7 @@ class Bridge:
         self._counts.lost(error.reason)
         self._trouble = str(error)
         seconds = self._patience.pause(failures, error.reason, self._rng)
-        log.warning("MQTT broker %s: %s; next attempt in %.1f s", error.reason, error, seconds)
+        log.warning("MQTT broker %s: %s; next attempt in %.1f s", error.reason, self._trouble, seconds)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 

@@ -101,7 +101,7 @@ def arguments(payload: bytes) -> Arguments:
     """The JSON object of a command; an empty payload is an empty one. Raises `UserError`."""
     try:
         found = json.loads(payload) if payload.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of what is nested without end
         found = None
     if not isinstance(found, dict):
         raise UserError('the payload must be a JSON object, such as {"path": "/models/next"}, or empty')

@@ -33,6 +33,7 @@ LARGEST: Final = 64 * 1024
 _QUEUED: Final = 256
 _MOMENT: Final = 0.1
 _AT_LEAST_ONCE: Final = 1
+_NO_REASON: Final = 0x80
 _TAKEN_OVER: Final = 0x8E
 _REFUSED: Final = 0x80  # reason codes from here on
 _ID, _SESSION = "id", "session"
@@ -67,8 +68,9 @@ class Link:
     """An open connection. Every method may raise `LinkError`; then the link is of no more use."""
 
     def __init__(self, client: aiomqtt.Client, session: str, timeout: float) -> None:
+        """`session` goes with all that is said by `seen`, and with the last will."""
         self._client = client
-        self._session = session
+        self.session = session
         self._timeout = timeout
         self._awaited: dict[str, asyncio.Event] = {}
 
@@ -112,7 +114,7 @@ class Link:
     async def seen(self, topic: str, payload: bytes, *, retain: bool) -> bool:
         """Publish to a topic that this link has subscribed to; whether it came back."""
         properties, message_id, echo = _properties(PacketTypes.PUBLISH), uuid.uuid4().hex, asyncio.Event()
-        properties.UserProperty = [(_ID, message_id), (_SESSION, self._session)]
+        properties.UserProperty = [(_ID, message_id), (_SESSION, self.session)]
         self._awaited[message_id] = echo
         try:
             await self._publish(topic, payload, properties, retain=retain)
@@ -200,8 +202,9 @@ def _losses(by_code: Loss) -> Iterator[None]:
     try:
         yield
     except aiomqtt.MqttError as error:
-        told = error if isinstance(error, aiomqtt.MqttCodeError) else error.__cause__ or error
-        code = getattr(told, "rc", None)
-        if isinstance(code, ReasonCode):
-            raise LinkError("taken_over" if code.value == _TAKEN_OVER else by_code, str(code)) from None
-        raise LinkError("unreachable" if by_code == "refused" else "lost", str(told)) from None
+        codes = (getattr(one, "rc", None) for one in (error.__cause__, error))
+        code = next((code for code in codes if isinstance(code, ReasonCode)), None)
+        if code is None:
+            raise LinkError("unreachable" if by_code == "refused" else "lost", str(error)) from None
+        text = "the connection was lost" if code.value == _NO_REASON else f"the broker said: {code}"
+        raise LinkError("taken_over" if code.value == _TAKEN_OVER else by_code, text) from None

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from specd.mqtt.counts import Counts
@@ -22,30 +22,29 @@ _ANSWER_EXPIRES: Final = 300
 
 
 class Session:
-    """Tells what is new, and hands on what comes in. `id` goes with all that it says, its last will too."""
+    """Tells what is new, and hands on what comes in."""
 
     def __init__(
         self,
-        session_id: str,
+        earlier: Sequence[str],
         link: Link,
         settings: Settings,
         *,
         look: Callable[[], Told],
         command: Callable[[str, Incoming], None],
         counts: Counts,
-        look_seconds: float = _LOOK_SECONDS,
     ) -> None:
-        self.id = session_id
+        """`earlier`: ids of the sessions that this daemon had before. `look`: how it stands now."""
         self.denied: set[str] = set()
         """Own topics whose last message did not come back."""
+        self._earlier = earlier
         self._link = link
         self._topics = settings.topics
         self._section = settings.section
         self._look = look
         self._command = command
         self._counts = counts
-        self._look_seconds = look_seconds
-        self._contradicted = False
+        self._born = self._contradicted = False
         self._strangers: set[str | None] = set()
 
     async def run(self, ended: asyncio.Event, open_: Callable[[], None]) -> None:
@@ -63,11 +62,12 @@ class Session:
     async def _tell(self, ended: asyncio.Event, open_: Callable[[], None]) -> None:
         await self._subscribe()
         await self._say(self._topics.availability, ONLINE)
+        self._born, self._contradicted = True, False
         told = await self._tell_anew(None)
         open_()
         loop = asyncio.get_running_loop()
         said_at = loop.time()
-        while not await _set_within(ended, self._look_seconds):
+        while not await _set_within(ended, _LOOK_SECONDS):
             if self._contradicted:
                 self._contradicted = False
                 await self._say(self._topics.availability, ONLINE)
@@ -89,7 +89,7 @@ class Session:
 
     async def _subscribe(self) -> None:
         for topic in self._topics.own:
-            await self._link.subscribe(topic, old_ones=False)
+            await self._link.subscribe(topic, old_ones=topic == self._topics.availability)
         if self._section.commands:
             for topic in self._topics.commands:
                 if not await self._link.subscribe(topic, old_ones=True):
@@ -117,17 +117,20 @@ class Session:
         verb = self._topics.verb(message.topic)
         if verb is not None:
             self._command(verb, message)
-        elif message.topic == self._topics.availability and message.session != self.id:
+        elif message.topic == self._topics.availability and message.session != self._link.session:
             self._hear_of_another(message)
 
     def _hear_of_another(self, message: Incoming) -> None:
-        """Somebody else speaks of this node: an earlier session of ours by its will, or another daemon."""
-        if message.payload != ONLINE:
-            self._contradicted = True
-        elif message.session not in self._strangers:
+        """Somebody else spoke of this node: an earlier session of ours, by its will, or another daemon.
+
+        What is retained from before this daemon's first session says nothing of who lives now.
+        """
+        self._contradicted |= message.payload != ONLINE
+        suspicious = message.payload == ONLINE if self._born else bool(self._earlier)
+        if suspicious and message.session not in self._earlier and message.session not in self._strangers:
             self._strangers.add(message.session)
             log.error(
-                "another specd is online as node %s: give one of them another mqtt.node", self._topics.node
+                "another specd speaks as node %s: give one of them another mqtt.node", self._topics.node
             )
 
 
@@ -142,13 +145,14 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _first(*works: Coroutine[Any, Any, None]) -> None:
-    """Run them all until one ends, and end as that one did."""
+    """Run them all until one ends, and end as that one did, or the first of those that did."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
+    for task in tasks:
+        if not task.cancelled():
+            task.result()

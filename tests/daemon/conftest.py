@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.daemon.daemon_process import DaemonProcess
 from tests.daemon.model_directory import write_model
+from tests.daemon.mosquitto import Mosquitto
 
 SPECIALS = ["<s>", "</s>", "<crash>", "<hang>", "<fail>", "<|user|>", "<|end|>"]
 """In the order of their ids; the first five are those of `fake_engine`."""
@@ -111,3 +112,11 @@ class Daemons:
 def daemons(tmp_path: Path) -> Iterator[Daemons]:
     with contextlib.closing(Daemons(tmp_path)) as daemons:
         yield daemons
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path)
+    broker.start()
+    yield broker
+    broker.close()

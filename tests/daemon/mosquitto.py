@@ -60,7 +60,7 @@ class Mosquitto:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

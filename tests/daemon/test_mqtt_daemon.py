@@ -16,7 +16,7 @@ def broker(tmp_path_factory):
     broker = Mosquitto(tmp_path_factory.mktemp("broker"))
     broker.start()
     yield broker
-    broker.stop()
+    broker.close()
 
 
 async def test_the_life_of_a_daemon_is_seen_at_the_broker(daemons, broker):
