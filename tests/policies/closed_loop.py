@@ -20,6 +20,7 @@ HOST = StepCosts(
 """As measured on two cores, for the demo model."""
 
 EAGLE = (Option("eagle", 8),)
+TWO = (Option("ngram", 8), Option("eagle", 8))
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Loop:
     options: object = lambda i, step, rng: EAGLE
     seed: int = 1
     noise: float = 0.0  # of a step's seconds
+    name: object = lambda i, step: f"r{i}"
 
     def __post_init__(self):
         self.rng = np.random.default_rng(self.seed)
@@ -45,7 +47,7 @@ class Loop:
         if not self.controller.wants_options:
             offered = [()] * self.requests
         views = [
-            RequestView(f"r{i}", f"c{i % 2}", "t", 10_000, 100, True, None, 0, options)
+            RequestView(self.name(i, self.steps), f"c{i % 2}", "t", 10_000, 100, True, None, 0, options)
             for i, options in enumerate(offered)
         ]
         decisions = self.controller.decide(LoadView(self.requests, 0, 1.0, self.seconds), views)

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -163,6 +164,31 @@ def test_the_mean_of_the_estimates_is_the_rate_however_k_follows_what_was_seen(c
         of_class += row(estimates, "another")
     assert own[:examined] / 4000 == pytest.approx(RATES[:examined], abs=0.04)
     assert of_class[:examined] / 4000 == pytest.approx(RATES[:examined], abs=0.04)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.floats(0.05, 0.95), min_size=POSITIONS, max_size=POSITIONS),
+    st.lists(st.integers(1, 8), min_size=1, max_size=10),
+    st.floats(0, 1),
+    st.integers(0, 10**6),
+)
+def test_estimates_converge_from_any_beginning_whatever_k_is(rates, ks, prior, seed):
+    """Test that where the chance of each examined token is known, so that no luck is in it, the estimates of a request,
+    and of a new one of its class, come to the true rates at every position that is examined in half of the
+    rounds.
+    """
+    estimates, rng = AcceptanceEstimates(HALF_LIFE, prior), random.Random(seed)
+    chances, reached = (*rates, *rates[-1:] * 8), []
+    for number in range(250):
+        seen = a_round(rng, ks[number % len(ks)], rates)
+        estimates.observe([replace(seen, chances=chances[: seen.examined])])
+        reached.append(seen.examined)
+    known = sum(np.quantile(reached, 0.5) > place for place in range(POSITIONS))
+    assert known >= 1
+    for found in (row(estimates), row(estimates, "another")):
+        assert found[0] == pytest.approx(rates[0], abs=0.03)
+        assert found[:known] == pytest.approx(rates[:known], abs=0.06)
 
 
 def test_chances_give_the_same_estimate_as_coins_with_less_noise():

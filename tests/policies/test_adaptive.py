@@ -15,7 +15,7 @@ from policies.exploring import PURSE, SHARE
 from policies.load import most_rows
 from policies.settings import LoadSettings, PolicySettings
 from policies.standing import DWELL
-from tests.policies.closed_loop import EAGLE, HOST, Loop, best_static
+from tests.policies.closed_loop import EAGLE, HOST, TWO, Loop, best_static
 
 MEASURES = frozenset({Reason.PROBE, Reason.PLAIN, Reason.SLOWER})
 
@@ -76,19 +76,6 @@ def _switching(i, step):
     return (0.9, 0.3)[(step // 80 + i) % 2]
 
 
-def test_a_draft_that_is_good_only_while_it_is_short_loses_little():
-    """Test that an adversary who accepts what is asked for at k = 1 and rejects all once k is more cannot make drafting
-    cost more than a few percent of plain decoding.
-    """
-    loop = Loop(4, lambda i, step: {"eagle": 0.0})
-    loop.rates = lambda i, step: {"eagle": 0.95 if loop.chosen and loop.chosen[-1][i][0] <= 1 else 0.0}
-    loop.speed(100)
-    assert loop.speed(400) > 0.95 * 4 / HOST.step(4)
-
-
-TWO = (Option("ngram", 8), Option("eagle", 8))
-
-
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 1 << 20))
 def test_no_switch_is_taken_back_within_its_dwell(requests, seed):
@@ -134,6 +121,56 @@ def test_every_request_without_a_draft_is_probed_and_probes_stay_within_their_sh
     assert max(gaps) < 1.5 * max(between, 32)
     count = sum(map(len, probed.values()))
     assert count * probe < SHARE * 1500 * HOST.step(requests) * 1.5 + PURSE * HOST.step(requests)
+
+
+def waits(loop, start):
+    """By request: rounds from one of its probes to the next, the first and the last stretch included."""
+    probed = defaultdict(lambda: [start])
+    for step in range(start, loop.steps):
+        for i, reason in enumerate(loop.reasons[step]):
+            if reason is Reason.PROBE:
+                probed[loop.name(i, step)].append(step)
+    return {name: [b - a for a, b in pairwise([*at, loop.steps])] for name, at in probed.items()}
+
+
+def test_newcomers_starve_nobody_of_a_probe():
+    """Test that with half of the batch renewed every 40 steps, those who stay are each probed as soon as the share of
+    the time pays for a probe of everyone.
+    """
+    requests, stay = 8, 4
+    loop = Loop(
+        requests,
+        lambda i, step: {"eagle": 0.02},
+        name=lambda i, step: f"r{i}" if i < stay else f"r{i} {(step + 10 * i) // 40}",
+    )
+    loop.speed(200)
+    start = loop.steps
+    loop.speed(1500)
+    draft = HOST.draft("eagle")
+    probe = HOST.step(requests + 1) - HOST.step(requests) + draft.fixed + draft.level
+    found = waits(loop, start)
+    assert {f"r{i}" for i in range(stay)} <= set(found)
+    longest = max(max(found[f"r{i}"]) for i in range(stay))
+    assert longest < 1.5 * requests * probe / (SHARE * HOST.step(requests))
+
+
+def test_under_load_each_has_its_turn_at_the_one_probe():
+    """Test that with drafting off by load one request at a time is probed, never sooner than `probe_every` steps after
+    the one before, all in turn, and that they go on when the purse is empty, if more seldom.
+    """
+    rules = PolicySettings(load=LoadSettings(table=((100, 8),), off_above=2), probe_every=5)
+    loop = Loop(4, lambda i, step: {"eagle": 0.9}, settings=rules)
+    for _ in range(400):
+        loop.step()
+    steps = [step for step, reasons in enumerate(loop.reasons) if Reason.PROBE in reasons]
+    turns = [[i for i, reason in enumerate(loop.reasons[step]) if reason is Reason.PROBE] for step in steps]
+    first = turns[:4]
+    assert sorted(first) == [[0], [1], [2], [3]]
+    assert turns == [first[place % 4] for place in range(len(turns))]
+    gaps = [b - a for a, b in pairwise(steps)]
+    assert gaps[:8] == [5] * 8
+    assert {gap % 5 for gap in gaps} == {0}
+    assert max(gaps) < 60
 
 
 def test_what_drafts_are_ruled_out_by_load_is_not_looked_up():
