@@ -1,12 +1,14 @@
 #!/bin/sh
 # Some tests talk to real programs. Install them where we may (root on Debian), else say what is left out.
 set -eu
+PATH="$PATH:/usr/sbin" # where Debian keeps mosquitto
 
 missing=''
 while read -r program package; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $package"
 done <<PROGRAMS
 mosquitto mosquitto
+openssl openssl
 promtool prometheus
 systemd-analyze systemd
 PROGRAMS
