@@ -1,48 +1,57 @@
-"""From a changed alert to a receiver that has said 2xx. This version keeps what is pending in memory.
+"""From a changed alert to a receiver that has said 2xx.
 
-lane      the notifications of one alert to one receiver; sent one after the other, in order
-attempt   one POST of a notification
-outcome   delivered, rejected (final: sending it again would not help), gave_up (attempts or time used up);
-          each attempt that will be repeated counts as retried
+notice    a receiver is to be told of an alert
+message   what is sent to a receiver at once: notices of one group. It stays in the outbox until there is an outcome
+attempt   one try to send a message
+outcome   delivered, rejected (final: sending it again would not help), gave_up (attempts used up, or the receiver is
+          gone from the config); each attempt that will be repeated counts as retried
 """
 
 import asyncio
 import logging
 import time
-import uuid
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import httpx2
 
+from specd.alerts.addresses import client
 from specd.alerts.attempts import Failure, judge, pause
-from specd.alerts.lifecycle import Alert, State
-from specd.alerts.receivers import webhook
-from specd.config.schema import ReceiverSection
-from specd.errors import UserError
-from specd.telemetry.prometheus import DeliveryOutcome, Metrics
+from specd.alerts.durable import DurableStore
+from specd.alerts.events import Event
+from specd.alerts.receivers import mqtt
+from specd.alerts.receivers.base import Publisher, Target
+from specd.alerts.receivers.kinds import KINDS, usable
+from specd.alerts.store import Changes, Content, Entry, Message
+from specd.alerts.telling import Listener, Notice
+from specd.config.alerts import ReceiverSection
+from specd.telemetry.alarm import AlarmMetrics, DeliveryOutcome
 
 log: Final = logging.getLogger(__name__)
 
 # The client logs every URL at INFO, and a receiver's URL may well be its only secret.
-logging.getLogger("httpx2").setLevel(logging.WARNING)
-
+for _name in ("httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 _GONE: Final = Failure("it answered 410 before: it is left alone until the next reload", final=True)
+_NO_BROKER: Final = Failure("there is no connection to a broker: configure [mqtt]")
+_AT_ONCE: Final = 4
+_LEASE_MARGIN: Final = 30.0
+_LOOK_AGAIN: Final = 30.0
+_JUMP: Final = 2.0
 
 
 class Outbox(Protocol):
-    """What takes over alerts that changed state and answers for their delivery."""
+    """What takes over changes of alerts and answers for the delivery of what follows from them."""
 
-    def put(self, alert: Alert) -> None:
-        """Tell every receiver of this firing or resolved alert, in the order of the calls for a fingerprint.
+    def listeners(self) -> Sequence[Listener]:
+        """The receivers."""
 
-        Returns at once.
-        """
+    def put(self, changes: Changes, notices: Sequence[Notice]) -> Awaitable[None]:
+        """Write the changes, and tell of the notices, in the order of the calls. Done when it is on the disk."""
 
     def configure(self, receivers: Sequence[ReceiverSection]) -> None:
         """Use these receivers from the next attempt on, for what is pending too.
@@ -50,187 +59,283 @@ class Outbox(Protocol):
         Raises `UserError` and changes nothing when one of them cannot be used.
         """
 
-    async def aclose(self, grace: float) -> None:
-        """Try to deliver what is pending for at most `grace` seconds, then end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Notification:
-    id: str
-    body: bytes
-    subject: str
-    """For the log: "SpecdAcceptanceCollapse firing"."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    pending: deque[_Notification]
-    """The first one is being delivered."""
-    task: asyncio.Task[None]
-
 
 @dataclass(slots=True)
 class _Receiver:
-    section: ReceiverSection
-    keys: tuple[bytes, ...]
+    target: Target
     gone: bool = False
-    lanes: dict[str, _Lane] = field(default_factory=dict)  # by fingerprint
+    busy: int = 0
+    error: str = ""
+    """Why the last attempt failed; empty where it did not."""
 
 
 class Deliveries:
-    """The outbox in memory: a task per lane while it has something to send."""
+    """The outbox, and a task per message that is on its way."""
 
     def __init__(
         self,
         receivers: Sequence[ReceiverSection],
-        metrics: Metrics,
+        metrics: AlarmMetrics,
+        store: DurableStore,
         *,
-        client: httpx2.AsyncClient | None = None,
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        rng: Random | None = None,
+        pauses: Callable[[int, Failure, Random], float] = pause,
     ) -> None:
         """Raises `UserError` when a receiver cannot be used."""
         self._metrics = metrics
-        self._client = client or httpx2.AsyncClient(follow_redirects=False, timeout=None)
+        self._store = store
         self._clock = clock
-        self._sleep = sleep
-        self._rng = rng or Random()  # noqa: S311
-        self._closing = asyncio.Event()
+        self._pauses = pauses
+        self._rng = Random()  # noqa: S311
+        self._publisher: Publisher | None = None
+        self._clients = {private: client(private=private) for private in (True, False)}
         self._receivers: dict[str, _Receiver] = {}
-        self.configure(receivers)
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work: asyncio.Task[None] | None = None
+        self._offset = clock() - time.monotonic()
+        self._configure(receivers)
+
+    def listeners(self) -> Sequence[Listener]:
+        """See `Outbox`."""
+        sections = [one.target.section for one in self._receivers.values()]
+        return [Listener(one.name, one.repeats_after, one.send_resolved) for one in sections]
+
+    def publish_by(self, publisher: Publisher) -> None:
+        """The way to the broker, for receivers of kind mqtt."""
+        self._publisher = publisher
+        self._news.set()
 
     def configure(self, receivers: Sequence[ReceiverSection]) -> None:
         """See `Outbox`. A receiver that had answered 410 is tried again."""
-        keys = {section.name: signing_keys(section) for section in receivers}
-        for name in self._receivers.keys() - keys.keys():
-            self._drop(self._receivers.pop(name), "the receiver was taken out of the config")
-        for section in receivers:
-            receiver = self._receivers.setdefault(section.name, _Receiver(section, ()))
-            receiver.section, receiver.keys, receiver.gone = section, keys[section.name], False
-        self._metrics.declare_receivers(keys)
+        self._configure(receivers)
+        self._spawn(self._settle_config())
 
-    def put(self, alert: Alert) -> None:
-        """See `Outbox`. Needs a running event loop."""
-        for receiver in self._receivers.values():
-            if alert.state is State.FIRING or receiver.section.send_resolved:
-                self._enqueue(receiver, alert)
+    def put(self, changes: Changes, notices: Sequence[Notice]) -> Awaitable[None]:
+        """See `Outbox`. Target updates are told to those that take them."""
+        entries = tuple(self._entry(notice) for notice in notices if notice.receiver in self._receivers)
+        told = tuple(entry for event in changes.events for entry in self._event_entries(event))
+        full = replace(changes, entries=(*entries, *told))
+        return self._spawn(self._written(self._store.submit(lambda store: store.commit(full))))
+
+    def start(self) -> None:
+        """Begin to send, until `aclose`."""
+        self._spawn(self._settle_config())
+        self._work = asyncio.create_task(self._run())
 
     async def aclose(self, grace: float) -> None:
-        """See `Outbox`. What waits for its next attempt gets it now, and no other."""
-        self._closing.set()
-        tasks = [lane.task for receiver in self._receivers.values() for lane in receiver.lanes.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace)
-        for receiver in self._receivers.values():
-            self._drop(receiver, "specd is ending")
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
+        """Stop, and give what is on its way `grace` seconds to arrive. The rest waits for the next start."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store.recover()
+        waiting = sum((await self._store.run(lambda store: store.pending())).values())
+        if waiting and not self._store.durable:
+            log.error("%d notifications are lost: specd ends, and they are in memory only", waiting)
+        self._store.close()
+        for one in self._clients.values():
+            await one.aclose()
 
-    def _enqueue(self, receiver: _Receiver, alert: Alert) -> None:
-        content = webhook.body(receiver.section.name, alert)
-        notification = _Notification(f"msg_{uuid.uuid4().hex}", content, f"{alert.name} {alert.state}")
-        lane = receiver.lanes.get(alert.fingerprint)
-        if lane is None:
-            pending = deque([notification])
-            task = asyncio.create_task(self._work(receiver, alert.fingerprint, pending))
-            receiver.lanes[alert.fingerprint] = _Lane(pending, task)
-        else:
-            lane.pending.append(notification)
+    def health(self) -> list[dict[str, object]]:
+        """Each receiver, for people."""
+        return [
+            {
+                "name": name,
+                "kind": one.target.section.kind,
+                "failing": self._metrics.failing(name),
+                "error": one.error,
+                "pending": self._metrics.pending(name),
+                "last_success": self._metrics.succeeded(name),
+            }
+            for name, one in self._receivers.items()
+        ]
 
-    async def _work(self, receiver: _Receiver, fingerprint: str, pending: deque[_Notification]) -> None:
-        while pending:
-            await self._deliver(receiver, pending[0])
-            pending.popleft()
-        del receiver.lanes[fingerprint]
+    def _configure(self, receivers: Sequence[ReceiverSection]) -> None:
+        targets = {section.name: usable(section) for section in receivers}
+        old = self._receivers
+        self._receivers = {name: _Receiver(target) for name, target in targets.items()}
+        for name, one in self._receivers.items():
+            if name in old:
+                one.busy = old[name].busy
+        self._metrics.declare_receivers(targets)
 
-    async def _deliver(self, receiver: _Receiver, notification: _Notification) -> None:
-        """Attempt until there is an outcome other than retried."""
-        for attempt in count(1):
-            failure = await self._attempt(receiver, notification)
-            outcome = self._outcome(receiver, attempt, failure)
-            self._metrics.webhook_outcome(receiver.section.name, outcome)
-            _report(receiver.section.name, notification, attempt, outcome, failure)
-            if failure is None or outcome != "retried":
-                return
-            await self._pause(pause(attempt, failure, self._rng))
+    async def _settle_config(self) -> None:
+        """What waits for receivers that are no more is not sent; groups that are made otherwise keep their order."""
+        names = frozenset(self._receivers)
+        grouped = {name: _grouping(one.target.section) for name, one in self._receivers.items()}
+        for name, messages in (await self._store.run(lambda store: store.keep_only(names))).items():
+            self._metrics.outcome(name, "gave_up", self._clock(), messages)
+            log.error("receiver %s was taken out of the config: it is not told of %d messages", name, messages)
+        await self._store.run(lambda store: store.regroup(grouped))
+        self._news.set()
 
-    def _outcome(self, receiver: _Receiver, attempt: int, failure: Failure | None) -> DeliveryOutcome:
-        if failure is None:
-            return "delivered"
-        if failure.final:
-            return "rejected"
-        last = attempt >= receiver.section.max_attempts or self._closing.is_set()
-        return "gave_up" if last else "retried"
+    async def _written(self, written: asyncio.Future[None]) -> None:
+        await written
+        await self._count()
+        self._news.set()
 
-    async def _attempt(self, receiver: _Receiver, notification: _Notification) -> Failure | None:
+    def _entry(self, notice: Notice) -> Entry:
+        section = self._receivers[notice.receiver].target.section
+        alone = KINDS[section.kind].alone or not section.group_by
+        labels = notice.alert.labels
+        lane = notice.alert.fingerprint
+        if not alone:
+            lane = "|".join(f"{name}={labels.get(name, '')}" for name in section.group_by)
+        due = self._clock() + (0.0 if alone else section.group_wait_seconds)
+        content = Content((notice.alert,))
+        return Entry(notice.receiver, lane, _grouping(section), due, content, again=notice.again)
+
+    def _event_entries(self, event: Event) -> Iterable[Entry]:
+        if event.kind != "target_update":
+            return
+        for name, one in self._receivers.items():
+            if KINDS[one.target.section.kind].takes_events:
+                grouping = _grouping(one.target.section)
+                yield Entry(name, "events", grouping, self._clock(), Content(event=event))
+
+    async def _run(self) -> None:
+        """Take what is due, and look again when something is, or when there is news."""
+        while True:
+            self._news.clear()
+            await self._after_a_jump()
+            await self._store.recover()
+            for message in await self._take():
+                self._receivers[message.receiver].busy += 1
+                self._spawn(self._deliver(message))
+            await self._count()
+            await self._until_news(await self._wait())
+
+    async def _wait(self) -> float:
+        """Seconds until something is due of a receiver that can take it; when one can again, that is news."""
+        due = await self._store.run(lambda store: store.due())
+        able = [at for name, at in due.items() if self._free().get(name)]
+        return min(max(min(able, default=float("inf")) - self._clock(), 0.0), _LOOK_AGAIN)
+
+    async def _take(self) -> list[Message]:
+        free = self._free()
+        longest = max((one.target.section.timeout_seconds for one in self._receivers.values()), default=0.0)
+        now = self._clock()
+        return await self._store.run(lambda store: store.take(free, now, longest + _LEASE_MARGIN))
+
+    def _free(self) -> dict[str, int]:
+        """How many more messages may be on their way to each receiver; those that are full are left out."""
+        free = {name: _AT_ONCE - one.busy for name, one in self._receivers.items()}
+        return {name: count for name, count in free.items() if count > 0}
+
+    async def _until_news(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _after_a_jump(self) -> None:
+        """Pauses are kept in Unix time, to outlive a restart: when the clock is set, they are set with it."""
+        jump = self._clock() - time.monotonic() - self._offset
+        if abs(jump) > _JUMP:
+            log.warning("the clock was set by %+.1f s: pauses before the next attempts stay as they were", jump)
+            self._offset += jump
+            await self._store.run(lambda store: store.shift(jump))
+
+    async def _deliver(self, message: Message) -> None:
+        receiver = self._receivers[message.receiver]
+        try:
+            failure = await self._attempt(receiver, message)
+            outcome = _outcome(receiver.target.section, message.attempt, failure)
+            receiver.error = "" if failure is None else failure.text
+            self._metrics.outcome(message.receiver, outcome, self._clock())
+            _report(message, outcome, failure)
+            if failure is not None and outcome == "retried":
+                due = self._clock() + self._pauses(message.attempt, failure, self._rng)
+                await self._store.run(lambda store: store.retry(message, due))
+            else:
+                await self._store.run(lambda store: store.remove(message))
+        finally:
+            self._let_go(message.receiver)
+
+    def _let_go(self, name: str) -> None:
+        if name in self._receivers:
+            self._receivers[name].busy -= 1
+        self._news.set()
+
+    async def _attempt(self, receiver: _Receiver, message: Message) -> Failure | None:
         if receiver.gone:
             return _GONE
-        limit = receiver.section.timeout_seconds
+        limit = receiver.target.section.timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                failure = await self._post(receiver, notification)
+                failure = await self._send(receiver.target, message)
         except TimeoutError:
             return Failure(f"it did not answer within {limit:g} s")
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, OSError) as error:
             return Failure(f"{type(error).__name__}: {error}")
         except Exception as error:
             # A fault of ours, but the lane must live: what is behind in it would be lost without a word.
-            log.exception("receiver %s could not be tried", receiver.section.name)
+            log.exception("receiver %s could not be tried", message.receiver)
             return Failure(f"{type(error).__name__}")
         receiver.gone = failure is not None and failure.gone
         return failure
 
-    async def _post(self, receiver: _Receiver, notification: _Notification) -> Failure | None:
+    async def _send(self, target: Target, message: Message) -> Failure | None:
         now = self._clock()
-        headers = webhook.headers(notification.id, now, notification.body, receiver.keys)
+        make = KINDS[target.section.kind].post
+        if make is None:
+            return await self._publish(message)
+        post = make(target, message, now)
+        to = self._clients[target.section.private_addresses]
         # Streamed, so that the body of the answer, which may be endless, is never read.
-        async with self._client.stream(
-            "POST", receiver.section.url, content=notification.body, headers=headers
-        ) as answer:
+        async with to.stream("POST", post.url, content=post.content, headers=post.headers) as answer:
             return judge(answer.status_code, answer.headers.get("retry-after"), now)
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait so long, or until closing."""
-        waits = [asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(self._closing.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+    async def _publish(self, message: Message) -> Failure | None:
+        if self._publisher is None:
+            return _NO_BROKER
+        await self._publisher.publish_alert(mqtt.payload(message))
+        return None
 
-    def _drop(self, receiver: _Receiver, why: str) -> None:
-        """Stop the receiver's lanes; what was pending is lost."""
-        for lane in receiver.lanes.values():
-            lane.task.cancel()
-            for notification in lane.pending:
-                self._metrics.webhook_outcome(receiver.section.name, "gave_up")
-                log.error(
-                    "receiver %s was not told of %s: %s", receiver.section.name, notification.subject, why
-                )
-        receiver.lanes.clear()
+    async def _count(self) -> None:
+        pending = await self._store.run(lambda store: store.pending())
+        self._metrics.set_outbox(pending, durable=self._store.durable)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
-def signing_keys(section: ReceiverSection) -> tuple[bytes, ...]:
-    """The keys of the receiver's secret file. Raises `UserError` when the receiver cannot be used."""
-    try:
-        httpx2.URL(section.url)
-        return webhook.read_keys(section.secret_file)
-    except httpx2.InvalidURL as error:
-        raise UserError(f"receiver {section.name}: its url is not one: {error}") from None
-    except webhook.SecretError as error:
-        raise UserError(f"receiver {section.name}: {error}") from None
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the outbox failed", exc_info=task.exception())
 
 
-def _report(
-    receiver: str,
-    notification: _Notification,
-    attempt: int,
-    outcome: DeliveryOutcome,
-    failure: Failure | None,
-) -> None:
+def _outcome(section: ReceiverSection, attempt: int, failure: Failure | None) -> DeliveryOutcome:
+    if failure is None:
+        return "delivered"
+    if failure.final:
+        return "rejected"
+    return "gave_up" if 0 < section.max_attempts <= attempt else "retried"
+
+
+def _grouping(section: ReceiverSection) -> str:
+    """By what its messages are grouped, as one word to compare."""
+    return "" if KINDS[section.kind].alone else "|".join(section.group_by)
+
+
+def _report(message: Message, outcome: DeliveryOutcome, failure: Failure | None) -> None:
     text = "" if failure is None else f": {failure.text}"
     level = {"delivered": logging.INFO, "retried": logging.WARNING}.get(outcome, logging.ERROR)
-    log.log(
-        level, "receiver %s, %s, attempt %d: %s%s", receiver, notification.subject, attempt, outcome, text
-    )
+    log.log(level, "receiver %s, %s, attempt %d: %s%s", message.receiver, subject(message), message.attempt, outcome, text)
+
+
+def subject(message: Message) -> str:
+    """For the log: "SpecdAcceptanceCollapse firing"; of several, how often each."""
+    if message.content.event is not None:
+        return message.content.event.kind
+    said = Counter(f"{alert.name} {alert.state}" for alert in message.content.alerts)
+    return ", ".join(f"{count} x {text}" if count > 1 else text for text, count in said.items())

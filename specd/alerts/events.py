@@ -1,6 +1,7 @@
 """What happened lately that may be why acceptance changed."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -39,10 +40,22 @@ class Events:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=_REMEMBERED)
+        self._fresh: list[Event] = []
+
+    def restore(self, events: Iterable[Event]) -> None:
+        """Go on with these."""
+        self._events.extend(events)
 
     def note(self, kind: EventKind, text: str, now: float) -> None:
         """It happened just now."""
-        self._events.append(Event(kind, text, now))
+        event = Event(kind, text, now)
+        self._events.append(event)
+        self._fresh.append(event)
+
+    def fresh(self) -> tuple[Event, ...]:
+        """Those that were noted since the last call."""
+        fresh, self._fresh = tuple(self._fresh), []
+        return fresh
 
     def all(self) -> list[Event]:
         """Those that are remembered."""

@@ -1,53 +1,63 @@
-"""The alarm: takes in what the engine did, asks the rules once a second, and tells the receivers."""
+"""The alarm: takes in what the engine did, asks whoever watches once a second, and tells the receivers."""
 
 import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from engine.api import StepReport
-from specd.alerts.delivery import Deliveries, Outbox
+from specd.alerts.delivery import Outbox
 from specd.alerts.events import Events
 from specd.alerts.finding import NAMES, Finding, Pair, pair_of
-from specd.alerts.lifecycle import Alert, Lifecycle, State
-from specd.alerts.receivers.webhook import rfc3339
+from specd.alerts.lifecycle import Alert, Lifecycle, OpenAlert, State
+from specd.alerts.receivers.base import rfc3339
 from specd.alerts.rules import SOURCE, Evidence, evaluate, watching
-from specd.config.schema import AlertsSection
-from specd.telemetry.prometheus import Metrics
+from specd.alerts.silences import Silence, Silences
+from specd.alerts.store import Changes, Saved
+from specd.alerts.telling import Muting, Notice, Told, firing_notices, resolved_notices
+from specd.config.alerts import AlertsSection
+from specd.telemetry.alarm import AlarmMetrics
 
 log: Final = logging.getLogger(__name__)
 
 _INTERVAL: Final = 1.0
 _REMEMBERED: Final = 32
+_OPEN_STATES: Final = (State.PENDING, State.FIRING)
 
 Source = Callable[[float], Iterable[Finding]]
 """Asked once a second, with the time in Unix seconds, for all that it has to say."""
 
 
 class AlertManager:
-    """Wires whoever has findings, lifecycle and outbox; decides nothing itself."""
+    """Wires whoever has findings, lifecycle, telling and outbox; decides nothing itself."""
 
     def __init__(
         self,
         alerts: AlertsSection,
-        metrics: Metrics,
+        metrics: AlarmMetrics,
+        outbox: Outbox,
+        saved: Saved | None = None,
         clock: Callable[[], float] = time.time,
-        outbox: Outbox | None = None,
     ) -> None:
-        """`clock` gives Unix seconds. Raises `UserError` when a receiver cannot be used."""
-        self._rules = alerts.rules
+        """`clock` gives Unix seconds; `saved` is what an earlier daemon left."""
+        self._alerts = alerts
         self._metrics = metrics
         self._clock = clock
-        self._outbox = outbox or Deliveries(alerts.receivers, metrics, clock=clock)
+        self._outbox = outbox
         self._evidence = Evidence(_horizon(alerts))
         self.events = Events()
+        self._silences = Silences()
+        self._muting = Muting(self._silences, self.events, alerts.update_grace_seconds)
         self._lifecycle = Lifecycle(self._context)
+        self._told: Told = {}
         self._sources: list[Source] = [self._floors]
         self._resolved: deque[Alert] = deque(maxlen=_REMEMBERED)
         self._pair = Pair("", "")
         self._task: asyncio.Task[None] | None = None
+        self._restore(saved or Saved([], {}, [], []))
         self._count()
 
     def observe(self, report: StepReport) -> None:
@@ -74,7 +84,8 @@ class AlertManager:
         cannot be used.
         """
         self._outbox.configure(alerts.receivers)
-        self._rules = alerts.rules
+        self._alerts = alerts
+        self._muting.grace_seconds = alerts.update_grace_seconds
         self._evidence.horizon = _horizon(alerts)
         self._publish(self._lifecycle.end(self._unwatched, self._clock()))
 
@@ -82,26 +93,48 @@ class AlertManager:
         """From now on, ask this one too."""
         self._sources.append(source)
 
-    def judge(self, findings: Iterable[Finding]) -> None:
-        """Take in findings that are made once, when something was found out, such as a canary's."""
-        self._publish(self._lifecycle.step(findings, self._clock()))
+    def judge(self, findings: Iterable[Finding]) -> Awaitable[None]:
+        """Take in findings that are made once, when something was found out, such as a canary's.
+
+        Done when what follows from them is on the disk.
+        """
+        return self._publish(self._lifecycle.step(findings, self._clock()))
 
     def tick(self, now: float) -> None:
         """Ask every source. Needs a running event loop, since receivers may have to be told."""
-        for source in self._sources:
-            self._publish(self._lifecycle.step(source(now), now))
+        findings = [finding for source in self._sources for finding in source(now)]
+        gone = self._silences.forget(now)
+        self._publish(self._lifecycle.step(findings, now), dict.fromkeys(gone))
+
+    def silence(self, silence: Silence) -> Awaitable[None]:
+        """In force from now on; done when it is on the disk. Raises `UserError`."""
+        self._silences.add(silence)
+        return self._publish([], {silence.id: silence})
+
+    def unsilence(self, name: str) -> Awaitable[None] | None:
+        """No longer in force; None where there is no silence of this id."""
+        if self._silences.delete(name) is None:
+            return None
+        return self._publish([], {name: None})
+
+    def silences(self) -> list[Silence]:
+        """In force, to come, or ended within a day."""
+        return self._silences.all()
 
     def snapshot(self) -> list[dict[str, Any]]:
         """For people: open alerts, oldest first, then those that ended lately."""
-        return [_as_json(alert) for alert in (*self._lifecycle.open(), *self._resolved)]
+        now = self._clock()
+        opened = [_as_json(one.alert, self._muting.why(one, now)) for one in self._lifecycle.all()]
+        return opened + [_as_json(alert, None) for alert in self._resolved]
 
     def counts(self) -> dict[str, int]:
         """Open alerts by state."""
         found = Counter(alert.state.value for alert in self._lifecycle.open())
-        return {state.value: found[state.value] for state in (State.PENDING, State.FIRING)}
+        return {state.value: found[state.value] for state in _OPEN_STATES}
 
     def start(self) -> None:
         """Begin to tick, once a second, until `aclose`."""
+        self._publish(self._lifecycle.end(self._unwatched, self._clock()))
         self._task = asyncio.create_task(self.run())
 
     async def run(self) -> None:
@@ -111,57 +144,102 @@ class AlertManager:
                 self.tick(self._clock())
             except Exception:
                 # Whatever is wrong, an alarm that has died without a word is worse.
-                log.exception("the alert rules could not be evaluated")
+                log.exception("the alerts could not be judged")
             await asyncio.sleep(_INTERVAL)
 
-    async def aclose(self, grace: float) -> None:
-        """Stop ticking and give what is pending `grace` seconds to be delivered."""
+    async def aclose(self) -> None:
+        """Stop ticking. The outbox goes on."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        await self._outbox.aclose(grace)
+
+    def _restore(self, saved: Saved) -> None:
+        self._lifecycle.restore(saved.alerts)
+        self._silences.restore(saved.silences)
+        self.events.restore(saved.events)
+        self._told.update(saved.told)
+        if saved.alerts:
+            log.warning("%d alerts were open when specd ended: they go on", len(saved.alerts))
 
     def _floors(self, now: float) -> list[Finding]:
-        return evaluate(self._rules, self._evidence, self._pair, now)
+        return evaluate(self._alerts.rules, self._evidence, self._pair, now)
 
     def _context(self, finding: Finding, now: float) -> dict[str, str]:
         since = now if finding.since is None else finding.since
-        return {"since": rfc3339(since), "suspected_cause": self.events.suspect(since)}
+        runbook = f"{self._alerts.runbook_url}#{finding.labels['alertname'].lower()}"
+        return {
+            "since": rfc3339(since),
+            "suspected_cause": self.events.suspect(since),
+            "runbook_url": runbook,
+        }
 
     def _of_another_pair(self, alert: Alert) -> str | None:
         pair = pair_of(alert.labels)
         return None if pair in {None, self._pair} else "another pair of revisions is served"
 
     def _unwatched(self, alert: Alert) -> str | None:
-        watched = alert.source != SOURCE or watching(self._rules, alert.labels)
+        watched = alert.source != SOURCE or watching(self._alerts.rules, alert.labels)
         return None if watched else "no rule watches this any more"
 
-    def _publish(self, changed: Iterable[Alert]) -> None:
+    def _publish(
+        self, changed: Sequence[Alert], silences: dict[str, Silence | None] | None = None
+    ) -> Awaitable[None]:
+        """Log, decide who is told, and write it all down at once."""
         for alert in changed:
             why = f" ({alert.annotations['resolution']})" if alert.state is State.RESOLVED else ""
             log.warning("alert %s%s: %s", alert.state, why, alert.annotations["summary"])
-            if alert.state is not State.PENDING:
-                self._outbox.put(alert)
-            if alert.state is State.RESOLVED:
-                self._resolved.append(alert)
+        ended = [alert for alert in changed if alert.state is State.RESOLVED]
+        self._resolved.extend(ended)
+        before = dict(self._told)
+        notices = self._notices(ended)
         self._count()
+        changes = Changes(
+            alerts=self._lifecycle.changed(),
+            told=_differences(before, self._told),
+            silences=silences or {},
+            events=self.events.fresh(),
+        )
+        return self._outbox.put(changes, notices) if changes or notices else _Done()
+
+    def _notices(self, ended: Sequence[Alert]) -> list[Notice]:
+        now, listeners = self._clock(), self._outbox.listeners()
+        over = resolved_notices(ended, listeners, self._told)
+        news = firing_notices(
+            self._lifecycle.all(), listeners, self._told, lambda one: self._muting.why(one, now), now
+        )
+        by_key = {one.alert.fingerprint: one for one in self._lifecycle.all()}
+        return over + [
+            replace(notice, alert=self._muting.not_recovered(by_key[notice.alert.fingerprint]))
+            for notice in news
+        ]
 
     def _count(self) -> None:
-        counts = Counter(
-            {(name, state.value): 0 for name in NAMES for state in (State.PENDING, State.FIRING)}
-        )
+        counts = Counter({(name, state.value): 0 for name in NAMES for state in _OPEN_STATES})
         counts.update((alert.name, alert.state.value) for alert in self._lifecycle.open())
-        self._metrics.set_alerts(counts)
+        now = self._clock()
+        self._metrics.set_alerts(counts, sum(one.state(now) == "active" for one in self._silences.all()))
 
 
 def _horizon(alerts: AlertsSection) -> float:
     return max((rule.window_seconds for rule in alerts.rules), default=0.0)
 
 
-def _as_json(alert: Alert) -> dict[str, Any]:
+def _differences(before: Told, after: Told) -> dict[tuple[str, str], float | None]:
+    return {key: after.get(key) for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+
+
+class _Done:
+    """Nothing to wait for."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+def _as_json(alert: Alert, muted: str | None) -> dict[str, Any]:
     return {
         "name": alert.name,
         "state": alert.state.value,
+        "muted": muted,
         "labels": alert.labels,
         "annotations": alert.annotations,
         "startsAt": rfc3339(alert.starts_at),

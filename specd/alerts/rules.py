@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from engine.api import Round
 from specd.alerts.finding import Finding, Pair, Verdict
-from specd.config.schema import RuleSection
+from specd.config.alerts import RuleSection
 
 SOURCE: Final = "floor"
 BACK: Final = "acceptance is no longer under the floor"
@@ -105,7 +105,8 @@ def watching(rules: Iterable[RuleSection], labels: dict[str, str]) -> RuleSectio
 def _finding(rule: RuleSection, stratum: Stratum, evidence: Evidence, pair: Pair, now: float) -> Finding:
     counts = evidence.counts(stratum, rule.window_seconds, now)
     verdict, labels = _verdict(rule, counts), _labels(rule, stratum, pair)
-    return Finding(SOURCE, labels, verdict, _annotations(rule, labels, counts, verdict), rule.for_seconds)
+    texts = _annotations(rule, labels, counts, verdict)
+    return Finding(SOURCE, labels, verdict, texts, rule.for_seconds, rule.keep_seconds)
 
 
 def _annotations(
@@ -130,7 +131,9 @@ def _annotations(
 def _verdict(rule: RuleSection, counts: Counts) -> Verdict:
     if counts.examined < rule.min_examined:
         return Verdict.NO_EVIDENCE
-    return Verdict.BREACHED if counts.accepted < rule.below * counts.examined else Verdict.FINE
+    if counts.accepted < rule.below * counts.examined:
+        return Verdict.BREACHED
+    return Verdict.FINE if counts.accepted >= rule.fine_from * counts.examined else Verdict.BETWEEN
 
 
 def _labels(rule: RuleSection, stratum: Stratum, pair: Pair) -> dict[str, str]:

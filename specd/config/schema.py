@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
+from specd.config.alerts import AlertsSection
 from specd.config.drift import DriftSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
@@ -165,59 +166,6 @@ class ModelSection(Section):
 
     target: TargetSection = TargetSection()
     draft: DraftSection = DraftSection()
-
-
-class RuleSection(Section):
-    """An alert rule: the examined acceptance of a class stays under a floor for a time."""
-
-    name: Literal["SpecdAcceptanceCollapse"] = hot("SpecdAcceptanceCollapse", "the alert's name")
-    traffic_class: str = hot("*", 'the class watched; "*" watches each class on its own', alias="class")
-    below: float = hot(..., "the floor for examined acceptance at position 1", gt=0, le=1)
-    for_seconds: float = hot(60.0, "how long it must stay under the floor", ge=0)
-    window_seconds: float = hot(300.0, "acceptance is taken over this long", gt=0)
-    min_examined: int = hot(20, "examined drafts in the window below which nothing is said", ge=1)
-    severity: str = hot("warning", "label of the alert")
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
-
-
-class ReceiverSection(Section):
-    """Where alerts go."""
-
-    name: str = hot(..., "name in metrics and logs", min_length=1)
-    kind: Literal["webhook"] = hot("webhook", "Alertmanager's webhook body, signed by Standard Webhooks")
-    url: str = hot(..., "http(s) URL that takes the POST", pattern=r"^https?://")
-    secret_file: Path | None = hot(
-        None, "file with the signing secret, whsec_…; without it nothing is signed"
-    )
-    timeout_seconds: float = hot(10.0, "an attempt that takes longer has failed", gt=0)
-    max_attempts: int = hot(12, "attempts before a delivery is given up", ge=1)
-    send_resolved: bool = hot(True, "also tell when an alert is over")
-
-
-class AlertsSection(Section):
-    """Rules and receivers."""
-
-    rules: tuple[RuleSection, ...] = hot((RuleSection(below=0.2),), "alert rules")
-    receivers: tuple[ReceiverSection, ...] = hot((), "receivers")
-
-    @model_validator(mode="after")
-    def _unique_names(self) -> Self:
-        names = [receiver.name for receiver in self.receivers]
-        if len(set(names)) < len(names):
-            raise ValueError(f"receivers need different names, these are {names}")
-        return self
-
-    @model_validator(mode="after")
-    def _unique_rules(self) -> Self:
-        watched = [(rule.name, rule.traffic_class, rule.severity) for rule in self.rules]
-        for name, traffic_class, severity in watched:
-            if watched.count((name, traffic_class, severity)) > 1:
-                raise ValueError(
-                    f'two rules {name} watch class "{traffic_class}" with severity "{severity}":'
-                    " keep one, or give them different severities"
-                )
-        return self
 
 
 class Config(Section):

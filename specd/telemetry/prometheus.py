@@ -5,7 +5,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Literal, get_args
+from typing import Final
 
 from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import GRAMMAR, LoadState, Reason
 from policies.cost_error import CostError
+from specd.telemetry.alarm import AlarmMetrics
 from specd.telemetry.families import by_position, counter, gauge, gauges, histogram, info
 from specd.telemetry.tally import (
     MAX_POSITIONS,
@@ -35,7 +36,6 @@ _KIND: Final = attrgetter("proposer", "k", "drafted", "examined", "accepted", "r
 _PHASES: Final = ("schedule", "draft", "verify", "commit")
 _LENGTH_BOUNDS: Final = tuple(float(k) for k in range(MAX_POSITIONS + 1))
 
-DeliveryOutcome = Literal["delivered", "retried", "rejected", "gave_up"]
 
 
 class Metrics:
@@ -46,7 +46,7 @@ class Metrics:
     Who calls what:
       who watches the engine    request_started, observe_step, observe_idle, engine_restarted
       the daemon                set_target, config_reloaded
-      the alert manager         set_alerts, declare_receivers, webhook_outcome
+      the alarm                 alarm, with counts of its own
       parts with own counts     include
       the admin listener        render
     """
@@ -74,13 +74,13 @@ class Metrics:
         self._kv: KVUsage | None = None
         self._preempted = 0
         self._target: dict[str, str] | None = None
-        self._alerts: dict[tuple[str, str], int] = {}
-        self._deliveries: Counter[tuple[str, str]] = Counter()
         self._restarts: Counter[str] = Counter(dict.fromkeys(restart_reasons, 0))
         self._reload_ok: bool | None = None
         self._reload_time: float | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        self.alarm = AlarmMetrics()
+        self.include(self.alarm)
 
     def observe_step(self, report: StepReport, now: float) -> None:
         """Count all that one engine step did, its outputs' token times included."""
@@ -126,20 +126,6 @@ class Metrics:
         if ok:
             self._reload_time = unix_time
 
-    def set_alerts(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Alerts by (name, state); replaces what was set before."""
-        self._alerts = dict(counts)
-
-    def declare_receivers(self, names: Iterable[str]) -> None:
-        """Start the delivery series of these receivers at 0; counts of earlier ones stay."""
-        for name in names:
-            for outcome in get_args(DeliveryOutcome):
-                self._deliveries[name, outcome] += 0
-
-    def webhook_outcome(self, receiver: str, outcome: DeliveryOutcome) -> None:
-        """One attempt or delivery ended as delivered, retried, rejected or gave_up."""
-        self._deliveries[receiver, outcome] += 1
-
     def include(self, collector: Collector) -> None:
         """Render what this part counts, too."""
         self._registry.register(collector)
@@ -154,7 +140,6 @@ class Metrics:
         yield from self._policy()
         yield from self._engine()
         yield from self._latency()
-        yield from self._alarm()
         yield from self._config()
 
     def _observe_rounds(self, rounds: Sequence[Round]) -> None:
@@ -286,15 +271,6 @@ class Metrics:
             "Time per token after the first; a round's pause is shared by its tokens.",
             times.between.buckets(),
             times.between.sum,
-        )
-
-    def _alarm(self) -> Iterator[Metric]:
-        yield gauges("specd_alerts", "Open alerts.", ("name", "state"), self._alerts.items())
-        yield counter(
-            "specd_webhook_deliveries_total",
-            "Alert notifications by outcome; retried counts attempts, the others notifications.",
-            ("receiver", "outcome"),
-            self._deliveries.items(),
         )
 
     def _config(self) -> Iterator[Metric]:

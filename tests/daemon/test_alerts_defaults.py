@@ -13,7 +13,7 @@ from policies.settings import PolicySettings
 from specd.alerts.finding import Pair
 from specd.alerts.lifecycle import Lifecycle, State
 from specd.alerts.rules import Evidence, evaluate
-from specd.config.schema import AlertsSection
+from specd.config.alerts import AlertsSection
 
 TOKENS = 120
 ROUNDS_PER_SECOND = 20.0

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from specd.alerts.attempts import Failure, judge, pause
 from specd.alerts.delivery import Deliveries
 from specd.alerts.lifecycle import Alert, State
-from specd.config.schema import ReceiverSection
+from specd.config.alerts import ReceiverSection
 from specd.errors import UserError
 from specd.telemetry.prometheus import Metrics
 from tests.daemon.alert_receiver import Answer, alert_receiver

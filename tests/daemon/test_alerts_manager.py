@@ -11,7 +11,7 @@ from policies.base import LoadState
 from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import State
 from specd.alerts.manager import AlertManager
-from specd.config.schema import AlertsSection, ReceiverSection, RuleSection
+from specd.config.alerts import AlertsSection, ReceiverSection, RuleSection
 from specd.errors import UserError
 from specd.telemetry.prometheus import Metrics
 from tests.daemon.alert_receiver import Answer, alert_receiver

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from engine.api import Round
 from specd.alerts.finding import Pair, Verdict
 from specd.alerts.rules import Counts, Evidence, Stratum, evaluate, watching
-from specd.config.schema import AlertsSection, RuleSection
+from specd.config.alerts import AlertsSection, RuleSection
 
 PAIR = Pair("t1", "d1")
 CHAT = Stratum("chat", "ngram")

@@ -6,43 +6,44 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from specd.alerts.lifecycle import Alert, State
-from specd.errors import UserError
+from specd.alerts.receivers.base import Post, Target, alerts_of, common, rfc3339, status
+from specd.alerts.receivers.secrets import SecretError, secret_text
+from specd.alerts.store import Message
+from specd.config.alerts import ReceiverSection
 
 _PREFIX: Final = "whsec_"
 _SHORTEST_KEY: Final = 24
 _OPEN_END: Final = "0001-01-01T00:00:00Z"
 
 
-class SecretError(UserError):
-    """A secret file that cannot be used. The message names the file and never quotes it."""
+def post(target: Target, message: Message, now: float) -> Post:
+    """The attempt of this moment."""
+    content = body(target.section, message)
+    return Post(target.url, content, headers(message.id, now, content, target.keys))
 
 
-def rfc3339(unix_time: float) -> str:
-    """In UTC, to the millisecond."""
-    return datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def body(receiver: str, alert: Alert) -> bytes:
-    """A notification of this one alert: the group is the alert itself."""
-    status = "resolved" if alert.state is State.RESOLVED else "firing"
-    message = {
+def body(section: ReceiverSection, message: Message) -> bytes:
+    """The same at every attempt: all alerts of the message, the status "firing" while one of them does."""
+    alerts = alerts_of(message)
+    labels = common([alert.labels for alert in alerts])
+    group = {name: labels[name] for name in section.group_by if name in labels} if section.group_by else labels
+    content = {
         "version": "4",
-        "groupKey": f"{{}}:{{{_matchers(alert.labels)}}}",
+        "groupKey": f"{{}}:{{{_matchers(group)}}}",
         "truncatedAlerts": 0,
-        "status": status,
-        "receiver": receiver,
-        "groupLabels": alert.labels,
-        "commonLabels": alert.labels,
-        "commonAnnotations": alert.annotations,
+        "status": "firing" if any(alert.state is State.FIRING for alert in alerts) else "resolved",
+        "receiver": section.name,
+        "groupLabels": group,
+        "commonLabels": labels,
+        "commonAnnotations": common([alert.annotations for alert in alerts]),
         "externalURL": "",
-        "alerts": [_alert(alert, status)],
+        "alerts": [_alert(alert) for alert in alerts],
     }
-    return json.dumps(message, ensure_ascii=False).encode()
+    return json.dumps(content, ensure_ascii=False).encode()
 
 
 def _matchers(labels: Mapping[str, str]) -> str:
@@ -51,9 +52,9 @@ def _matchers(labels: Mapping[str, str]) -> str:
     )
 
 
-def _alert(alert: Alert, status: str) -> dict[str, Any]:
+def _alert(alert: Alert) -> dict[str, Any]:
     return {
-        "status": status,
+        "status": status(alert),
         "labels": alert.labels,
         "annotations": alert.annotations,
         "startsAt": rfc3339(alert.starts_at),
@@ -85,12 +86,7 @@ def read_keys(path: Path | None) -> tuple[bytes, ...]:
     """The signing keys in a secret file, one `whsec_…` a line. Raises `SecretError`."""
     if path is None:
         return ()
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise SecretError(f"the secret file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SecretError(f"the secret file {path} is not text: it should hold whsec_… lines") from None
+    lines = secret_text(path).splitlines()
     keys = tuple(
         _key(line.strip(), f"line {number} of the secret file {path}")
         for number, line in enumerate(lines, start=1)
