@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from specd.alerts.manager import AlertManager
+from specd.alerts.alarm import Alarm
 from specd.banner import example
 from specd.config.layers import Loaded
 from specd.config.schema import Config
@@ -125,7 +125,8 @@ class Daemon:
         self._announced = False
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
         self._metrics.config_reloaded(ok=True, unix_time=time.time())
-        self._alerts = AlertManager(config.alerts, self._metrics)
+        self._alarm = Alarm(config, self._metrics.alarm)
+        self._alerts = self._alarm.manager
         self._requests = RequestWatch(config, store_dir(config.store), self._alerts, self._metrics)
         self._keys = Keys(config.server.api_keys_file, "server.api_keys_file")
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
@@ -158,9 +159,9 @@ class Daemon:
         self._open(inference, app)
         self._open(admin, admin_app(self._shown, self._admin_keys, host_rule(self._config.admin.listen)))
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
-        self._alerts.start()
         self._requests.start()
         self._bridge.start()
+        self._alarm.start(self._bridge)
         self._spawn(self._heartbeat())
         self._coming_up = self._spawn(self._bring_up(inference))
 
@@ -188,7 +189,7 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(line.end(_CLOSING) for line in self._lines.all))
         grace = 0 if self._hurry.is_set() else _LAST_WORDS
-        await self._alerts.aclose(grace)
+        await self._alarm.aclose(grace)
         await self._requests.aclose()
         await self._bridge.aclose(grace)
         if self._fault is not None:
@@ -274,7 +275,7 @@ class Daemon:
             unready=self._unready,
             ledger=self._ledger,
             metric_source=self._metrics,
-            alert_manager=self._alerts,
+            alarm=self._alarm,
             request_watch=self._requests,
             reloader=self._reloader,
             run_reload=self._reload,

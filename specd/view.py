@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from specd.alerts.manager import AlertManager
+from specd.alerts.alarm import Alarm
 from specd.config.reload import redacted_dump
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
@@ -31,7 +31,7 @@ class View:
     unready: Callable[[], str | None]
     ledger: Ledger
     metric_source: Metrics
-    alert_manager: AlertManager
+    alarm: Alarm
     request_watch: RequestWatch
     reloader: Reloader
     run_reload: Callable[[Trigger], Awaitable[Reloaded]]
@@ -51,7 +51,7 @@ class View:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Open alerts and those that ended lately."""
-        return self.alert_manager.snapshot()
+        return self.alarm.manager.snapshot()
 
     async def reload(self, trigger: Trigger = "admin") -> Reloaded:
         """Read the config again. Raises `UserError`."""
@@ -85,7 +85,7 @@ class View:
             "step_cost_error": self.ledger.cost_errors(),
             "drafts": self._drafts(),
             "drift": self.request_watch.snapshot(),
-            "alerts": self.alert_manager.counts(),
+            "alerts": self.alarm.manager.counts(),
             "mqtt": self.mqtt(),
             "config": self._config(),
         }

@@ -1,4 +1,4 @@
-"""Connections that lead only where they may. What is checked is the address that a name resolves to, at each connection.
+"""Connections that lead only where they may. The address that a name resolves to is checked, at each connection.
 
 A look at the URL's text would not do: 2130706433, 0x7f.1, [::ffff:127.0.0.1] and a name that somebody has pointed at
 127.0.0.1 are all loopback.

@@ -11,20 +11,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Protocol
 
-import httpx2
-
-from specd.alerts.addresses import client
-from specd.alerts.attempts import Failure, judge, pause
+from specd.alerts.attempts import Failure, pause
 from specd.alerts.durable import DurableStore
 from specd.alerts.events import Event
-from specd.alerts.receivers import mqtt
 from specd.alerts.receivers.base import Publisher, Target
 from specd.alerts.receivers.kinds import KINDS, usable
+from specd.alerts.sending import Sender
 from specd.alerts.store import Changes, Content, Entry, Message
 from specd.alerts.telling import Listener, Notice
 from specd.config.alerts import ReceiverSection
@@ -32,12 +30,7 @@ from specd.telemetry.alarm import AlarmMetrics, DeliveryOutcome
 
 log: Final = logging.getLogger(__name__)
 
-# The client logs every URL at INFO, and a receiver's URL may well be its only secret.
-for _name in ("httpx2", "httpcore2"):
-    logging.getLogger(_name).setLevel(logging.WARNING)
-
 _GONE: Final = Failure("it answered 410 before: it is left alone until the next reload", final=True)
-_NO_BROKER: Final = Failure("there is no connection to a broker: configure [mqtt]")
 _AT_ONCE: Final = 4
 _LEASE_MARGIN: Final = 30.0
 _LOOK_AGAIN: Final = 30.0
@@ -87,8 +80,8 @@ class Deliveries:
         self._clock = clock
         self._pauses = pauses
         self._rng = Random()  # noqa: S311
-        self._publisher: Publisher | None = None
-        self._clients = {private: client(private=private) for private in (True, False)}
+        self._sender = Sender(clock)
+        self._followed: dict[str, dict[str, str]] = {}
         self._receivers: dict[str, _Receiver] = {}
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,13 +96,12 @@ class Deliveries:
 
     def publish_by(self, publisher: Publisher) -> None:
         """The way to the broker, for receivers of kind mqtt."""
-        self._publisher = publisher
-        self._news.set()
+        self._sender.publisher = publisher
 
     def configure(self, receivers: Sequence[ReceiverSection]) -> None:
         """See `Outbox`. A receiver that had answered 410 is tried again."""
         self._configure(receivers)
-        self._spawn(self._settle_config())
+        self._serve()
 
     def put(self, changes: Changes, notices: Sequence[Notice]) -> Awaitable[None]:
         """See `Outbox`. Target updates are told to those that take them."""
@@ -120,7 +112,7 @@ class Deliveries:
 
     def start(self) -> None:
         """Begin to send, until `aclose`."""
-        self._spawn(self._settle_config())
+        self._serve()
         self._work = asyncio.create_task(self._run())
 
     async def aclose(self, grace: float) -> None:
@@ -138,8 +130,16 @@ class Deliveries:
         if waiting and not self._store.durable:
             log.error("%d notifications are lost: specd ends, and they are in memory only", waiting)
         self._store.close()
-        for one in self._clients.values():
-            await one.aclose()
+        await self._sender.aclose()
+
+    @contextmanager
+    def followed(self, fingerprint: str) -> Iterator[Mapping[str, str]]:
+        """How the latest attempt to tell of this alert ended, by receiver, for as long as the context lasts."""
+        self._followed[fingerprint] = {}
+        try:
+            yield self._followed[fingerprint]
+        finally:
+            del self._followed[fingerprint]
 
     def health(self) -> list[dict[str, object]]:
         """Each receiver, for people."""
@@ -157,21 +157,24 @@ class Deliveries:
 
     def _configure(self, receivers: Sequence[ReceiverSection]) -> None:
         targets = {section.name: usable(section) for section in receivers}
-        old = self._receivers
-        self._receivers = {name: _Receiver(target) for name, target in targets.items()}
-        for name, one in self._receivers.items():
-            if name in old:
-                one.busy = old[name].busy
+        for name in self._receivers.keys() - targets.keys():
+            del self._receivers[name]
+        for name, target in targets.items():
+            receiver = self._receivers.setdefault(name, _Receiver(target))
+            receiver.target, receiver.gone = target, False
         self._metrics.declare_receivers(targets)
 
-    async def _settle_config(self) -> None:
+    def _serve(self) -> None:
         """What waits for receivers that are no more is not sent; groups that are made otherwise keep their order."""
-        names = frozenset(self._receivers)
-        grouped = {name: _grouping(one.target.section) for name, one in self._receivers.items()}
-        for name, messages in (await self._store.run(lambda store: store.keep_only(names))).items():
+        receivers = {name: _grouping(one.target.section) for name, one in self._receivers.items()}
+        self._spawn(self._served(self._store.submit(lambda store: store.serve(receivers))))
+
+    async def _served(self, served: asyncio.Future[dict[str, int]]) -> None:
+        for name, messages in (await served).items():
             self._metrics.outcome(name, "gave_up", self._clock(), messages)
-            log.error("receiver %s was taken out of the config: it is not told of %d messages", name, messages)
-        await self._store.run(lambda store: store.regroup(grouped))
+            log.error(
+                "receiver %s was taken out of the config: it is not told of %d messages", name, messages
+            )
         self._news.set()
 
     async def _written(self, written: asyncio.Future[None]) -> None:
@@ -238,7 +241,9 @@ class Deliveries:
         """Pauses are kept in Unix time, to outlive a restart: when the clock is set, they are set with it."""
         jump = self._clock() - time.monotonic() - self._offset
         if abs(jump) > _JUMP:
-            log.warning("the clock was set by %+.1f s: pauses before the next attempts stay as they were", jump)
+            log.warning(
+                "the clock was set by %+.1f s: pauses before the next attempts stay as they were", jump
+            )
             self._offset += jump
             await self._store.run(lambda store: store.shift(jump))
 
@@ -249,54 +254,28 @@ class Deliveries:
             outcome = _outcome(receiver.target.section, message.attempt, failure)
             receiver.error = "" if failure is None else failure.text
             self._metrics.outcome(message.receiver, outcome, self._clock())
-            _report(message, outcome, failure)
+            self._note(message, outcome, failure)
             if failure is not None and outcome == "retried":
                 due = self._clock() + self._pauses(message.attempt, failure, self._rng)
                 await self._store.run(lambda store: store.retry(message, due))
             else:
                 await self._store.run(lambda store: store.remove(message))
         finally:
-            self._let_go(message.receiver)
+            receiver.busy -= 1
+            self._news.set()
 
-    def _let_go(self, name: str) -> None:
-        if name in self._receivers:
-            self._receivers[name].busy -= 1
-        self._news.set()
+    def _note(self, message: Message, outcome: DeliveryOutcome, failure: Failure | None) -> None:
+        _report(message, outcome, failure)
+        for alert in message.content.alerts:
+            if alert.fingerprint in self._followed:
+                self._followed[alert.fingerprint][message.receiver] = outcome
 
     async def _attempt(self, receiver: _Receiver, message: Message) -> Failure | None:
         if receiver.gone:
             return _GONE
-        limit = receiver.target.section.timeout_seconds
-        try:
-            async with asyncio.timeout(limit):
-                failure = await self._send(receiver.target, message)
-        except TimeoutError:
-            return Failure(f"it did not answer within {limit:g} s")
-        except (httpx2.HTTPError, OSError) as error:
-            return Failure(f"{type(error).__name__}: {error}")
-        except Exception as error:
-            # A fault of ours, but the lane must live: what is behind in it would be lost without a word.
-            log.exception("receiver %s could not be tried", message.receiver)
-            return Failure(f"{type(error).__name__}")
+        failure = await self._sender.attempt(receiver.target, message)
         receiver.gone = failure is not None and failure.gone
         return failure
-
-    async def _send(self, target: Target, message: Message) -> Failure | None:
-        now = self._clock()
-        make = KINDS[target.section.kind].post
-        if make is None:
-            return await self._publish(message)
-        post = make(target, message, now)
-        to = self._clients[target.section.private_addresses]
-        # Streamed, so that the body of the answer, which may be endless, is never read.
-        async with to.stream("POST", post.url, content=post.content, headers=post.headers) as answer:
-            return judge(answer.status_code, answer.headers.get("retry-after"), now)
-
-    async def _publish(self, message: Message) -> Failure | None:
-        if self._publisher is None:
-            return _NO_BROKER
-        await self._publisher.publish_alert(mqtt.payload(message))
-        return None
 
     async def _count(self) -> None:
         pending = await self._store.run(lambda store: store.pending())
@@ -330,7 +309,15 @@ def _grouping(section: ReceiverSection) -> str:
 def _report(message: Message, outcome: DeliveryOutcome, failure: Failure | None) -> None:
     text = "" if failure is None else f": {failure.text}"
     level = {"delivered": logging.INFO, "retried": logging.WARNING}.get(outcome, logging.ERROR)
-    log.log(level, "receiver %s, %s, attempt %d: %s%s", message.receiver, subject(message), message.attempt, outcome, text)
+    log.log(
+        level,
+        "receiver %s, %s, attempt %d: %s%s",
+        message.receiver,
+        subject(message),
+        message.attempt,
+        outcome,
+        text,
+    )
 
 
 def subject(message: Message) -> str:

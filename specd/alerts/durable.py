@@ -59,8 +59,8 @@ class DurableStore:
 
     def close(self) -> None:
         """Finish what was asked for, and let go of the file."""
-        self._thread.submit(lambda: self._store.close())
         self._thread.shutdown()
+        self._store.close()
 
     def _open(self) -> tuple[Store, Saved]:
         if self._path is None:
@@ -80,7 +80,9 @@ class DurableStore:
                 raise
             aside = path.with_name(f"{path.name}.broken-{self._clock():.0f}")
             path.rename(aside)
-            log.error("%s is broken (%s): it is kept as %s, and alerts begin anew", path, error, aside.name)
+            log.error(  # noqa: TRY400  the sentence says it all
+                "%s is broken (%s): it is kept as %s, and alerts begin anew", path, error, aside.name
+            )
             store, saved = self._load(path)
         self._was_read = True
         return store, saved
@@ -112,7 +114,7 @@ class DurableStore:
         try:
             self._store.copy_to(memory)
         except sqlite3.Error as worse:
-            log.error("what waited in %s cannot be read (%s)", self._path, worse)  # noqa: TRY400
+            log.error("what waited in %s cannot be read (%s)", self._path, worse)  # noqa: TRY400  the sentence says it all
             self._was_read = False
             memory = Store(MEMORY)
         self._store.close()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from engine.api import StepReport
 from specd.alerts.delivery import Outbox
 from specd.alerts.events import Events
 from specd.alerts.finding import NAMES, Finding, Pair, pair_of
-from specd.alerts.lifecycle import Alert, Lifecycle, OpenAlert, State
+from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.base import rfc3339
 from specd.alerts.rules import SOURCE, Evidence, evaluate, watching
 from specd.alerts.silences import Silence, Silences
@@ -73,7 +73,8 @@ class AlertManager:
         pair = Pair(target_revision, draft_revision)
         if pair == self._pair:
             return
-        self._pair = pair
+        before, self._pair = self._pair, pair
+        self._note_pair(before, pair)
         self._evidence.clear()
         self._publish(self._lifecycle.end(self._of_another_pair, self._clock()))
 
@@ -104,7 +105,8 @@ class AlertManager:
         """Ask every source. Needs a running event loop, since receivers may have to be told."""
         findings = [finding for source in self._sources for finding in source(now)]
         gone = self._silences.forget(now)
-        self._publish(self._lifecycle.step(findings, now), dict.fromkeys(gone))
+        ended = self._lifecycle.end(self._unwatched, now)
+        self._publish(ended + self._lifecycle.step(findings, now), dict.fromkeys(gone))
 
     def silence(self, silence: Silence) -> Awaitable[None]:
         """In force from now on; done when it is on the disk. Raises `UserError`."""
@@ -134,7 +136,6 @@ class AlertManager:
 
     def start(self) -> None:
         """Begin to tick, once a second, until `aclose`."""
-        self._publish(self._lifecycle.end(self._unwatched, self._clock()))
         self._task = asyncio.create_task(self.run())
 
     async def run(self) -> None:
@@ -160,6 +161,16 @@ class AlertManager:
         self._told.update(saved.told)
         if saved.alerts:
             log.warning("%d alerts were open when specd ended: they go on", len(saved.alerts))
+
+    def _note_pair(self, before: Pair, pair: Pair) -> None:
+        """A draft that changes alone is a config reload, which is noted as such."""
+        if not before.target_revision:
+            text = f"target {pair.target_revision}, draft {pair.draft_revision}"
+            self.events.note("start", text, self._clock())
+        elif before.target_revision != pair.target_revision:
+            self.events.note(
+                "target_update", f"{before.target_revision} to {pair.target_revision}", self._clock()
+            )
 
     def _floors(self, now: float) -> list[Finding]:
         return evaluate(self._alerts.rules, self._evidence, self._pair, now)
@@ -231,8 +242,8 @@ def _differences(before: Told, after: Told) -> dict[tuple[str, str], float | Non
 class _Done:
     """Nothing to wait for."""
 
-    def __await__(self) -> Iterator[None]:
-        return iter(())
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
 
 
 def _as_json(alert: Alert, muted: str | None) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Evidence:
         slots = self._slots.setdefault(stratum, deque())
         if not slots or not 0 <= now - slots[-1][0] < self._SLOT:
             slots.append([now, 0, 0])
-            while slots[0][0] <= now - self.horizon:
+            while len(slots) > 1 and slots[0][0] <= now - self.horizon:
                 slots.popleft()
         return slots[-1]
 

@@ -4,7 +4,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast
 
 from specd.errors import UserError
 
@@ -139,8 +139,8 @@ def _matcher(text: str) -> Matcher:
         raise UserError(
             f"{text!r} is no matcher: write label=value, label!=value, label=~expression or an alert's name"
         )
-    name, operator, value = found.groups()
-    assert operator in get_args(Operator)
+    name, value = found[1], found[3]
+    operator = cast("Operator", found[2])
     if "~" in operator:
         _check(value)
     return Matcher(name, operator, value.strip('"'))

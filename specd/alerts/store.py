@@ -33,7 +33,8 @@ CREATE TABLE silences (id TEXT PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, value BLOB NOT NULL);
 CREATE TABLE outbox (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, receiver TEXT NOT NULL, lane TEXT NOT NULL,
-    grouping TEXT NOT NULL, content BLOB NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL, leased_until REAL NOT NULL
+    grouping TEXT NOT NULL, content BLOB NOT NULL, attempts INTEGER NOT NULL, due REAL NOT NULL,
+    leased_until REAL NOT NULL
 );
 CREATE INDEX lanes ON outbox (receiver, lane, seq);
 """
@@ -183,21 +184,23 @@ class Store:
         with self._transaction() as db:
             return dict(db.execute("SELECT receiver, count(*) FROM outbox GROUP BY receiver").fetchall())
 
-    def keep_only(self, receivers: frozenset[str]) -> dict[str, int]:
-        """Take out what is for others; how many messages each of them will not get."""
+    def serve(self, receivers: Mapping[str, str]) -> dict[str, int]:
+        """These are the receivers, with how messages are grouped for each.
+
+        What is there for others is taken out: how many messages each of them will not get. What was grouped otherwise
+        goes first, in its order.
+        """
         others = {name: count for name, count in self.pending().items() if name not in receivers}
         with self._transaction() as db:
             for table in ("outbox", "told"):
                 known = db.execute(f"SELECT DISTINCT receiver FROM {table}").fetchall()  # noqa: S608  one of two
                 gone = [row for row in known if row[0] not in receivers]
                 db.executemany(f"DELETE FROM {table} WHERE receiver = ?", gone)  # noqa: S608  one of two
+            for name, grouping in receivers.items():
+                db.execute(
+                    "UPDATE outbox SET lane = '' WHERE receiver = ? AND grouping <> ?", (name, grouping)
+                )
         return others
-
-    def regroup(self, grouping: Mapping[str, str]) -> None:
-        """Groups of these receivers are made like this: what was grouped otherwise goes first, in its order."""
-        with self._transaction() as db:
-            for name, made_by in grouping.items():
-                db.execute("UPDATE outbox SET lane = '' WHERE receiver = ? AND grouping <> ?", (name, made_by))
 
     def shift(self, seconds: float) -> None:
         """The clock was set: what is to come in some time shall come in the same time."""

@@ -6,7 +6,7 @@ muted   of an alert that fires nobody is told while there is a reason: a silence
         When the reason goes and the alert still fires, they are told.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,12 +65,12 @@ def firing_notices(
 def resolved_notices(ended: Iterable[Alert], listeners: Iterable[Listener], told: Told) -> list[Notice]:
     """Of those that are over: whoever was told of it, and wants to know. Takes them out of `told`."""
     listening = list(listeners)
-    found = []
-    for alert in ended:
-        for listener in listening:
-            if told.pop((listener.name, alert.fingerprint), None) is not None and listener.send_resolved:
-                found.append(Notice(listener.name, alert))
-    return found
+    return [
+        Notice(listener.name, alert)
+        for alert in ended
+        for listener in listening
+        if told.pop((listener.name, alert.fingerprint), None) is not None and listener.send_resolved
+    ]
 
 
 def _repeats(listener: Listener, last: float, now: float) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
-from specd.alerts.delivery import signing_keys
+from specd.alerts.receivers.kinds import usable
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
@@ -77,7 +77,7 @@ def _refusals(config: Config) -> Iterator[str]:
     if reason is not None:
         yield f"model.target.quantization: {reason}"
     for receiver in config.alerts.receivers:
-        yield from _said_by(signing_keys, receiver)
+        yield from _said_by(usable, receiver)
     yield from _said_by(read_settings, config.mqtt, "")
 
 

@@ -49,8 +49,8 @@ class ReceiverSection(Section):
     name: str = hot(..., "name in metrics and logs", min_length=1)
     kind: ReceiverKind = hot(
         "webhook",
-        "webhook: Alertmanager's body, signed by Standard Webhooks; alertmanager: the v2 API of one; slack: an incoming "
-        "webhook; pagerduty: Events v2; mqtt: the broker of [mqtt]",
+        "webhook: Alertmanager's body, signed by Standard Webhooks; alertmanager: the v2 API of one; slack: an "
+        "incoming webhook; pagerduty: Events v2; mqtt: the broker of [mqtt]",
     )
     url: str = hot(
         "",
@@ -68,11 +68,14 @@ class ReceiverSection(Section):
     max_attempts: int = hot(0, "attempts before a notification is given up; 0 never gives up", ge=0)
     send_resolved: bool = hot(True, "also tell when an alert is over")
     repeat_seconds: float | None = hot(
-        None, "an alert that still fires is told again after so long, 0 never; unset: 4 h, alertmanager 60 s", ge=0
+        None,
+        "an alert that still fires is told again after so long, 0 never; unset: 4 h, alertmanager 60 s",
+        ge=0,
     )
     group_by: tuple[str, ...] = hot(
         ("alertname", "target_revision", "draft_revision"),
-        "alerts that agree in these labels come in one message; empty sends each alone, as pagerduty and mqtt do anyway",
+        "alerts that agree in these labels come in one message; empty sends each alone, as pagerduty and mqtt do "
+        "anyway",
     )
     group_wait_seconds: float = hot(2.0, "how long a message waits for others of its group", ge=0)
 
@@ -107,7 +110,9 @@ class AlertsSection(Section):
         "then is told as not recovered",
         ge=0,
     )
-    runbook_url: str = hot("docs/alerts.md", "where the runbooks are; an alert's link names its part behind #")
+    runbook_url: str = hot(
+        "docs/alerts.md", "where the runbooks are; an alert's link names its part behind #"
+    )
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:

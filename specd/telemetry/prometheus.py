@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -35,7 +35,6 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _KIND: Final = attrgetter("proposer", "k", "drafted", "examined", "accepted", "reason", "traffic_class")
 _PHASES: Final = ("schedule", "draft", "verify", "commit")
 _LENGTH_BOUNDS: Final = tuple(float(k) for k in range(MAX_POSITIONS + 1))
-
 
 
 class Metrics:

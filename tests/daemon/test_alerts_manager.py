@@ -1,6 +1,7 @@
 """The alarm as a whole: from engine steps to a verified webhook, and what a reload does to it."""
 
 import base64
+import copy
 import logging
 
 import pytest
@@ -8,9 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.api import KVUsage, PhaseSeconds, Round, StepReport
 from policies.base import LoadState
+from specd.alerts.delivery import Deliveries
+from specd.alerts.durable import DurableStore
 from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import State
 from specd.alerts.manager import AlertManager
+from specd.alerts.silences import new_silence
+from specd.alerts.store import Saved
+from specd.alerts.telling import Listener
 from specd.config.alerts import AlertsSection, ReceiverSection, RuleSection
 from specd.errors import UserError
 from specd.telemetry.prometheus import Metrics
@@ -33,16 +39,19 @@ class Told:
 
     def __init__(self):
         self.alerts = []
+        self.changes = []
+        self.repeat_seconds = 0.0
 
-    def put(self, alert):
-        self.alerts.append(alert)
+    def listeners(self):
+        return [Listener("ops", self.repeat_seconds, send_resolved=True)]
+
+    def put(self, changes, notices):
+        self.changes.append(changes)
+        self.alerts += [notice.alert for notice in notices]
 
     def configure(self, receivers):
         if any(receiver.name == "bad" for receiver in receivers):
             raise UserError("receiver bad: cannot be used")
-
-    async def aclose(self, grace):
-        pass
 
     def states(self):
         return [alert.state for alert in self.alerts]
@@ -68,7 +77,16 @@ def a_step(accepted, *, drafted=4, traffic_class="chat", count=1):
 
 
 def a_rule(**keys):
-    return RuleSection(**{"below": 0.5, "for_seconds": 3.0, "window_seconds": 5.0, "min_examined": 4, **keys})
+    return RuleSection(
+        **{
+            "below": 0.5,
+            "for_seconds": 3.0,
+            "keep_seconds": 0.0,
+            "window_seconds": 5.0,
+            "min_examined": 4,
+            **keys,
+        }
+    )
 
 
 def alerts_metric(metrics):
@@ -84,9 +102,10 @@ def alerts_metric(metrics):
 class Rig:
     """A manager on a clock of our own, with an outbox that keeps what it is told."""
 
-    def __init__(self, *rules):
+    def __init__(self, *rules, saved=None, grace=0.0):
         self.clock, self.told, self.metrics = Clock(), Told(), Metrics(version="1")
-        self.manager = AlertManager(AlertsSection(rules=rules), self.metrics, self.clock, self.told)
+        section = AlertsSection(rules=rules, update_grace_seconds=grace)
+        self.manager = AlertManager(section, self.metrics.alarm, self.told, saved, self.clock)
         self.manager.set_identity("t1", "d1")
 
     def seconds(self, number, **step):
@@ -187,6 +206,118 @@ def test_another_pair_of_revisions_ends_the_alerts_of_the_old_one(caplog):
     assert rig.told.alerts[2].labels["target_revision"] == "t2"
 
 
+def test_an_announced_update_is_given_time_and_then_told_as_not_recovered():
+    """Nobody hears of a floor within the grace period; what still fires when it ends is told as what it is."""
+    rig = Rig(a_rule(), grace=60.0)
+    rig.seconds(10, accepted=3)
+    rig.manager.set_identity("t2", "d1")
+    rig.seconds(59, accepted=0)
+    [shown] = rig.manager.snapshot()
+    assert shown["state"] == "firing"
+    assert shown["muted"] == "inhibited until 2025-11-29 15:27:50Z: target update at 2025-11-29 15:26:50Z"
+    assert rig.told.alerts == []
+    rig.seconds(1, accepted=0)
+    [alert] = rig.told.alerts
+    assert alert.annotations["summary"].startswith(
+        "Not recovered since the target update at 2025-11-29 15:26:50Z: Acceptance of class chat"
+    )
+    assert alert.annotations["suspected_cause"] == "target update at 2025-11-29 15:26:50Z (t1 to t2)"
+
+
+def test_an_update_from_which_acceptance_recovers_is_told_to_nobody():
+    """Neither its beginning nor its end."""
+    rig = Rig(a_rule(), grace=60.0)
+    rig.manager.set_identity("t2", "d1")
+    rig.seconds(20, accepted=0)
+    rig.seconds(100, accepted=3)
+    assert rig.told.alerts == []
+    assert [one["state"] for one in rig.manager.snapshot()] == ["resolved"]
+
+
+def test_a_collapse_long_after_an_update_is_told_at_once():
+    """The grace period is the update's, not the alert's."""
+    rig = Rig(a_rule(), grace=60.0)
+    rig.manager.set_identity("t2", "d1")
+    rig.seconds(100, accepted=3)
+    rig.seconds(10, accepted=0)
+    [alert] = rig.told.alerts
+    assert alert.annotations["summary"].startswith("Acceptance of class chat")
+
+
+def test_a_silence_mutes_what_it_matches_until_it_ends():
+    """The state goes on; when the silence expires and the alert still fires, it is told, and later its end."""
+    rig = Rig(a_rule())
+    silence = new_silence(["class=chat"], 30.0, rig.clock.now)
+    rig.manager.silence(silence)
+    rig.seconds(29, accepted=0)
+    assert rig.told.alerts == []
+    assert rig.manager.snapshot()[0]["muted"] == f"silenced until 2025-11-29 15:27:10Z by {silence.id}"
+    rig.seconds(1, accepted=0)
+    rig.seconds(10, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_the_end_of_an_alert_is_told_in_spite_of_a_silence():
+    """To whoever was told that it fires; an alert of which they never heard ends without a word."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    rig.manager.silence(new_silence(["SpecdAcceptanceCollapse"], 1000.0, rig.clock.now))
+    rig.seconds(10, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    rig.seconds(20, accepted=0)
+    rig.seconds(20, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_a_silence_that_is_deleted_mutes_nothing_more():
+    """And one that is not there says so."""
+    rig = Rig(a_rule())
+    silence = new_silence(["class=~ch.*"], 1000.0, rig.clock.now)
+    rig.manager.silence(silence)
+    rig.seconds(10, accepted=0)
+    rig.manager.unsilence(silence.id)
+    rig.seconds(1, accepted=0)
+    assert rig.told.states() == [State.FIRING]
+    assert rig.manager.unsilence(silence.id) is None
+
+
+def test_an_alert_that_still_fires_is_told_again_after_its_interval():
+    """With the numbers of that moment, and no sooner."""
+    rig = Rig(a_rule())
+    rig.told.repeat_seconds = 60.0
+    rig.seconds(4 + 120, accepted=0)
+    assert rig.told.states() == [State.FIRING] * 3
+
+
+def test_what_changes_is_written_with_what_is_told():
+    """State, notice and who was told go into one transaction; a tick that changes nothing writes nothing."""
+    rig = Rig(a_rule())
+    rig.seconds(10, accepted=0)
+    start, pending, firing = rig.told.changes
+    assert [event.kind for event in start.events] == ["start"]
+    (key,) = pending.alerts
+    assert (pending.alerts[key].alert.state, dict(pending.told)) == (State.FIRING, {})
+    assert list(firing.told) == [("ops", key)]
+    rig.seconds(10, accepted=3)
+    over = rig.told.changes[-1]
+    assert (over.alerts, over.told) == ({key: None}, {("ops", key): None})
+
+
+def test_an_alert_goes_on_after_a_restart():
+    """It is not told again, and its end is; a rule that was taken out meanwhile ends it at once."""
+    first = Rig(a_rule())
+    first.seconds(10, accepted=0)
+    (key,) = first.told.changes[-1].alerts
+    alert = first.told.changes[-1].alerts[key]
+    for rules, states in (((a_rule(),), []), ((), [State.RESOLVED])):
+        again = Rig(*rules, saved=Saved([copy.deepcopy(alert)], {("ops", key): first.clock.now}, [], []))
+        again.seconds(10, accepted=0)
+        assert again.told.states() == states
+    again = Rig(a_rule(), saved=Saved([alert], {("ops", key): first.clock.now}, [], []))
+    again.seconds(10, accepted=3)
+    assert again.told.states() == [State.RESOLVED]
+
+
 def test_a_reload_that_cannot_be_used_changes_no_rule():
     """The receivers are refused first."""
     rig = Rig(a_rule())
@@ -240,8 +371,8 @@ def test_an_alert_says_since_when_and_what_may_have_caused_it():
     rig.clock.now = begun + 9010
     rig.manager.judge([a_finding(Verdict.BREACHED, since=begun + 40)])
     assert [one.annotations["suspected_cause"] for one in rig.told.alerts] == [
-        "no event in the hour before 2025-11-29 15:26:40Z",
-        "no event in the hour before 2025-11-29 15:26:40Z",
+        "start of the daemon at 2025-11-29 15:26:40Z (target t1, draft d1)",
+        "start of the daemon at 2025-11-29 15:26:40Z (target t1, draft d1)",
         "target update at 2025-11-29 15:26:45Z (t1 to t2)",
     ]
     assert rig.told.alerts[2].annotations["since"] == "2025-11-29T15:27:20.000Z"
@@ -261,7 +392,7 @@ async def test_a_tick_that_fails_does_not_end_the_alarm(caplog):
     rig.manager.start()
     await until(lambda: "boom" in caplog.text)
     assert not rig.manager._task.done()
-    await rig.manager.aclose(1)
+    await rig.manager.aclose()
     assert rig.manager._task.cancelled()
 
 
@@ -274,11 +405,13 @@ async def test_from_a_collapse_to_a_verified_webhook(tmp_path, caplog):
     async with alert_receiver() as receiver:
         receiver.answers.append(Answer(503, {"retry-after": "0"}))
         rule = a_rule(for_seconds=0.0, window_seconds=0.5)
-        section = ReceiverSection(name="ops", url=receiver.url, secret_file=secret)
-        manager = AlertManager(AlertsSection(rules=(rule,), receivers=(section,)), metrics)
+        section = ReceiverSection(name="ops", url=receiver.url, secret_file=secret, group_wait_seconds=0)
+        deliveries = Deliveries([section], metrics.alarm, DurableStore(tmp_path))
+        manager = AlertManager(AlertsSection(rules=(rule,)), metrics.alarm, deliveries)
         manager.set_identity("t1", "d1")
         manager.observe(a_step(0, count=20))
         manager.start()
+        deliveries.start()
         await until(lambda: len(receiver.received) == 2)
         await until(lambda: b'outcome="delivered",receiver="ops"} 1.0' in metrics.render())
 
@@ -287,7 +420,8 @@ async def test_from_a_collapse_to_a_verified_webhook(tmp_path, caplog):
             return len(receiver.received) == 3
 
         await until(is_over)
-        await manager.aclose(5)
+        await manager.aclose()
+        await deliveries.aclose(5)
     first, again, end = receiver.received
     assert first.headers["webhook-id"] == again.headers["webhook-id"] != end.headers["webhook-id"]
     assert first.verified(SECRET) == again.verified(SECRET)

@@ -69,6 +69,14 @@ def test_evidence_leaves_with_the_window():
     assert evidence.counts(CHAT, 5.0, 200.0).examined == 0
 
 
+def test_without_a_rule_nothing_is_kept_and_nothing_fails():
+    """`rules = []` watches nothing, whatever the engine does."""
+    evidence = Evidence(0.0)
+    for second in range(9):
+        evidence.observe(rounds(1), now=float(second))
+    assert len(evidence._slots[CHAT]) == 1
+
+
 def test_a_clock_that_jumps_back_loses_no_evidence_for_good():
     """Rounds of before the jump are not counted again, those after it are."""
     evidence = Evidence(10.0)
@@ -83,12 +91,13 @@ def test_a_clock_that_jumps_back_loses_no_evidence_for_good():
         (3, 0, Verdict.NO_EVIDENCE),
         (4, 0, Verdict.BREACHED),
         (3, 2, Verdict.BREACHED),
-        (2, 2, Verdict.FINE),
+        (2, 2, Verdict.BETWEEN),
+        (9, 11, Verdict.FINE),
         (0, 9, Verdict.FINE),
     ],
 )
-def test_under_the_floor_is_a_breach_and_on_it_is_fine(bad, good, verdict):
-    """The floor is 0.5 and nothing is said of fewer than four examined drafts."""
+def test_under_the_floor_is_a_breach_and_a_tenth_over_it_is_fine(bad, good, verdict):
+    """The floor is 0.5; on it acceptance wavers, and nothing is said of fewer than four examined drafts."""
     evidence = Evidence(10.0)
     evidence.observe(rounds(0, count=bad) + rounds(1, count=good), now=0.0)
     assert verdicts([a_rule()], evidence, 0.0) == [("chat", verdict)]

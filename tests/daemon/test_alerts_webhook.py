@@ -8,19 +8,27 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from specd.alerts.lifecycle import Alert, State, fingerprint
-from specd.alerts.receivers.webhook import SecretError, body, headers, read_keys
+from specd.alerts.receivers.secrets import SecretError
+from specd.alerts.receivers.webhook import body, headers, read_keys
+from specd.alerts.store import Content, Message
+from specd.config.alerts import ReceiverSection
 
 LABELS = {"alertname": "SpecdAcceptanceCollapse", "class": 'a "b"', "severity": "warning"}
 ALERT = Alert(
     fingerprint(LABELS), "floor", LABELS, {"summary": "s", "description": "ü"}, State.FIRING, 1764430000.25
 )
+SECTION = ReceiverSection(name="ops", url="http://ops", group_by=())
 KEYS = (b"0123456789abcdef01234567", b"another key of more than 24 bytes")
 SECRETS = tuple("whsec_" + base64.b64encode(key).decode() for key in KEYS)
 
 
+def message(*alerts):
+    return Message("msg_1", "ops", Content(alerts), attempt=1)
+
+
 def test_an_open_alert_has_every_field_of_alertmanagers_version_4():
     """Exactly those fields, with the version a string and an end that says "open"."""
-    assert json.loads(body("ops", ALERT)) == {
+    assert json.loads(body(SECTION, message(ALERT))) == {
         "version": "4",
         "groupKey": '{}:{alertname="SpecdAcceptanceCollapse", class="a \\"b\\"", severity="warning"}',
         "truncatedAlerts": 0,
@@ -47,14 +55,14 @@ def test_an_open_alert_has_every_field_of_alertmanagers_version_4():
 def test_a_resolved_alert_has_its_end():
     """Both statuses say resolved and endsAt is when it ended."""
     ended = Alert(ALERT.fingerprint, "floor", LABELS, {}, State.RESOLVED, 1764430000.0, ends_at=1764430060.0)
-    message = json.loads(body("ops", ended))
-    assert (message["status"], message["alerts"][0]["status"]) == ("resolved", "resolved")
-    assert message["alerts"][0]["endsAt"] == "2025-11-29T15:27:40.000Z"
+    sent = json.loads(body(SECTION, message(ended)))
+    assert (sent["status"], sent["alerts"][0]["status"]) == ("resolved", "resolved")
+    assert sent["alerts"][0]["endsAt"] == "2025-11-29T15:27:40.000Z"
 
 
 def test_either_secret_verifies_while_one_replaces_the_other():
     """One signature per key, each accepted by the package of the Standard Webhooks project."""
-    content = body("ops", ALERT)
+    content = body(SECTION, message(ALERT))
     sent = headers("msg_1", time.time(), content, KEYS)
     for secret in SECRETS:
         assert Webhook(secret).verify(content, sent)["receiver"] == "ops"
@@ -65,7 +73,7 @@ def test_either_secret_verifies_while_one_replaces_the_other():
 @pytest.mark.parametrize("change", [{"webhook-id": "msg_2"}, {"webhook-timestamp": "1"}, {}])
 def test_what_is_signed_cannot_be_changed(change):
     """Id, time and body are all under the signature."""
-    content = body("ops", ALERT)
+    content = body(SECTION, message(ALERT))
     sent = headers("msg_1", time.time(), content, KEYS) | change
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRETS[0]).verify(content if change else content + b" ", sent)

@@ -77,8 +77,8 @@ def a_full_set():
     metrics = Metrics(version="1.2.3", restart_reasons=("crash", "hang"))
     metrics.set_target("t1", "d1", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=1764430000.0)
-    metrics.set_alerts({("SpecdAcceptanceCollapse", "firing"): 1})
-    metrics.declare_receivers(["ops"])
+    metrics.alarm.set_alerts({("SpecdAcceptanceCollapse", "firing"): 1})
+    metrics.alarm.declare_receivers(["ops"])
     metrics.request_started("r", 10.0)
     for now in (11.0, 11.5):
         metrics.observe_step(a_step([a_round()], [Output(id="r", tokens=[1, 2])], committed=2), now)
@@ -109,6 +109,12 @@ CONTRACT = {
     "specd_target_info": "gauge",
     "specd_alerts": "gauge",
     "specd_webhook_deliveries": "counter",
+    "specd_webhook_outbox": "gauge",
+    "specd_webhook_outbox_durable": "gauge",
+    "specd_receiver_outbox": "gauge",
+    "specd_receiver_failing": "gauge",
+    "specd_receiver_last_success_timestamp_seconds": "gauge",
+    "specd_silences": "gauge",
     "specd_config_last_reload_successful": "gauge",
     "specd_config_last_reload_success_timestamp_seconds": "gauge",
     "specd_engine_restarts": "counter",
@@ -172,7 +178,7 @@ def test_a_round_without_a_draft_counts_its_decision_and_nothing_else():
 def test_every_reason_restart_and_outcome_starts_at_zero():
     """A first increase can be seen only on a series that was there before."""
     metrics = Metrics(version="1", restart_reasons=("crash",))
-    metrics.declare_receivers(["ops"])
+    metrics.alarm.declare_receivers(["ops"])
     metrics.set_target("t1", "d1", "none", ["layer-skip"])
     assert {value(metrics, "specd_policy_decisions_total", reason=reason) for reason in Reason} == {0}
     assert value(metrics, "specd_engine_restarts_total", reason="crash") == 0

@@ -10,7 +10,14 @@ from tests.scenarios.crowd import Crowd, seen
 from tests.scenarios.stage import RealDaemon, Stage
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-RULE = {"class": "*", "below": 0.5, "for_seconds": 1.0, "window_seconds": 2.0, "min_examined": 20}
+RULE = {
+    "class": "*",
+    "below": 0.5,
+    "for_seconds": 1.0,
+    "window_seconds": 2.0,
+    "min_examined": 20,
+    "keep_seconds": 1.0,
+}
 BODY = {
     "prompt": "the daemon drafts",
     "max_tokens": 60,

@@ -42,7 +42,7 @@ class Publisher(Protocol):
     """The way to an MQTT broker."""
 
     async def publish_alert(self, payload: bytes) -> None:
-        """Returns once the broker has it; raises `OSError` with a clause for people when it has not."""
+        """Returns once the broker has it. Raises `NotPublishedError` when nobody knows whether it has."""
 
 
 def json_post(url: str, body: Any, headers: Mapping[str, str] | None = None) -> Post:

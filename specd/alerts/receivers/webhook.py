@@ -30,7 +30,9 @@ def body(section: ReceiverSection, message: Message) -> bytes:
     """The same at every attempt: all alerts of the message, the status "firing" while one of them does."""
     alerts = alerts_of(message)
     labels = common([alert.labels for alert in alerts])
-    group = {name: labels[name] for name in section.group_by if name in labels} if section.group_by else labels
+    group = (
+        {name: labels[name] for name in section.group_by if name in labels} if section.group_by else labels
+    )
     content = {
         "version": "4",
         "groupKey": f"{{}}:{{{_matchers(group)}}}",
