@@ -7,16 +7,16 @@ check     whether drafting is faster at this load at all, as measured   policies
 explore   a few drafts for what they show                               policies.exploring
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from policies.acceptance import AcceptanceEstimates
 from policies.account import Step, account
-from policies.base import Account, Decision, Option, Reason, RequestView, StepSeen
+from policies.base import Account, Decision, Option, Reason, StepSeen
 from policies.check import Check, Verdict
-from policies.columns import Columns, Reader, gains
+from policies.columns import NO_ARM, Columns, Options, Reader, gains
 from policies.cost import FREE, StepCosts
 from policies.exploring import Batch, Exploring
 from policies.goodput import Allocation, Offers, Prices, allocate, plain
@@ -27,12 +27,26 @@ from policies.standing import FAVOUR, OFF, Standing
 _MOST_MADE: Final = 1 << 14  # decisions that are kept
 
 
+class Fields(NamedTuple):
+    """Those of the requests' views, each as a column."""
+
+    request: tuple[str, ...]
+    traffic_class: tuple[str, ...]
+    tenant: tuple[str, ...]
+    remaining_tokens: tuple[int, ...]
+    context_tokens: tuple[int, ...]
+    speculate: tuple[bool, ...]
+    fixed_k: tuple[int | None, ...]
+    forced: tuple[int, ...]
+    options: Options
+
+
 class Allowed(NamedTuple):
     """What a step may do for `b` requests that leave their k to the policy."""
 
     most: Ints  # [b] levels, by load, tenant and room
     room: Ints  # [b] levels, by room alone
-    trees: Bools  # [b] whether drafts may be wider than a chain
+    trees: Bools  # [b] or [1] whether drafts may be wider than a chain
     bound: float | None  # seconds of the step
     sequences: int  # that decode in it, others too
     rows: int  # of it, without these requests' drafts
@@ -62,6 +76,7 @@ class Adaptive:
         self._settings = settings
         self._exploring.configure(settings)
         self._made.clear()
+        self._last: _Decided | None = None
         self.reckon(costs)
 
     def reckon(self, costs: StepCosts) -> None:
@@ -73,10 +88,10 @@ class Adaptive:
         """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe."""
         return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
 
-    def decide(self, requests: Sequence[RequestView], allowed: Allowed) -> list[Decision]:
+    def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
         """One decision for each request."""
         self._steps += 1
-        names, classes, *_, options = zip(*requests, strict=True)
+        names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
         of_prompts = self._of_prompts(allowed)
@@ -89,10 +104,14 @@ class Adaptive:
         if verdict is Verdict.DRAFT and not self._ruled_out:
             found = self._allocated(columns, rows, added, prices, bound)
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
-        codes = self._codes(columns, found, levels, verdict)
-        place, k = self._explored(batch, found, codes, verdict)
-        self._told = Step(columns, added, prices, place, k, found, options, self._settings.tree_nodes)
-        decisions = self._decisions(options, place.tolist(), k.tolist(), codes.tolist(), allowed.sequences)
+        choice = self._explored(batch, found, self._codes(columns, found, levels, verdict), verdict)
+        self._told = Step(
+            columns, added, prices, choice.place, choice.k, found, options, self._settings.tree_nodes
+        )
+        decisions = self._decisions(options, choice)
+        if verdict is not Verdict.DRAFT:
+            text = self._check.text(allowed.sequences)
+            decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
         return self._held_back(decisions, found.k, allowed)
 
     def account(self, place: int) -> Account:
@@ -143,18 +162,19 @@ class Adaptive:
         self, columns: Columns, rows: Ints, added: Floats, prices: Prices, bound: float | None
     ) -> Allocation:
         held, banned = self._standing.held(rows, columns.arm, self._steps)
-        favoured = added / np.where(columns.arm == self._standing.arm[rows], 1.0, FAVOUR)
-        if banned.any():
+        favoured = added
+        if not (same := columns.arm == self._standing.arm[rows]).all():
+            favoured = added / np.where(same, 1.0, FAVOUR)
             favoured[:, banned] = 0.0
         offers = Offers(
             favoured, columns.proposer, columns.width, columns.owed, held, self._settings.tree_nodes
         )
         near = self._near if self._near is not None and len(self._near.limits) == len(prices.level) else None
-        found = allocate(offers, prices, bound=bound, near=near)
+        found = allocate(offers, prices, bound=bound, near=near, way=1 if self._steps % 2 else -1)
         self._near = found
-        could = np.flatnonzero((added[0] > 0).any(axis=0))
-        arms = np.where(found.k > 0, columns.arm[found.place, np.arange(len(found.k))], OFF)
-        self._standing.give(rows[could], columns.arm[:, could], arms[could], self._steps)
+        chosen = np.where(found.k > 0, columns.arm[found.place, np.arange(len(found.k))], OFF)
+        could = added[0].any(axis=0)
+        self._standing.give(rows, columns.arm, np.where(could, chosen, NO_ARM), self._steps)
         return found
 
     def _codes(self, columns: Columns, found: Allocation, levels: Ints, verdict: Verdict) -> Ints:
@@ -164,8 +184,8 @@ class Adaptive:
         none = _NONE_BY[verdict]
         return np.where(found.k > 0, drafting, np.where((levels > 0).any(axis=0), none, _NO_OFFER))
 
-    def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> tuple[Ints, Ints]:
-        """(places, levels) with what is to be tried; the codes follow."""
+    def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> "_Choice":
+        """With what is to be tried in the place of what was found."""
         place, k = found.place.copy(), found.k.copy()
         self._chose = found.rows > 0
         exploring = self._exploring
@@ -178,28 +198,23 @@ class Adaptive:
             for each in exploring.tries(batch, place, k, room, one=one, gained=gained, step=self._steps):
                 place[each.request], k[each.request], codes[each.request] = each.place, each.k, _PROBE
                 self._chose = self._chose or None
-        exploring.drafted(batch, place, np.flatnonzero(k), self._steps)
-        return place, k
+        exploring.drafted(batch, place, k, self._steps)
+        return _Choice(place, k, codes)
 
-    def _decisions(
-        self,
-        options: tuple[tuple[Option, ...], ...],
-        places: list[int],
-        ks: list[int],
-        codes: list[int],
-        sequences: int,
-    ) -> list[Decision]:
+    def _decisions(self, options: Options, choice: "_Choice") -> list[Decision]:
+        """Those that are as in the step before are the same objects."""
+        if self._last is None or self._last.options != options:
+            changed, decisions = list(range(len(options))), [_UNDECIDED] * len(options)
+        else:
+            changed, decisions = self._last.choice.changed(choice), self._last.decisions.copy()
         if len(self._made) > _MOST_MADE:
             self._made.clear()
-        made, decisions = self._made, []
-        for offered, place, k, code in zip(options, places, ks, codes, strict=True):
-            key = (offered[place] if k else None, k, code)
-            decision = made.get(key) or made.setdefault(key, self._decision(*key))
-            decisions.append(decision)
-        if _SLOWER in codes or _PLAIN in codes:
-            text = self._check.text(sequences)
-            decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
-        return decisions
+        made, (places, ks, codes) = self._made, (each.tolist() for each in choice)
+        for i in changed:
+            key = (options[i][places[i]] if ks[i] else None, ks[i], codes[i])
+            decisions[i] = made.get(key) or made.setdefault(key, self._decision(*key))
+        self._last = _Decided(options, choice, decisions)
+        return decisions.copy()
 
     def _decision(self, option: Option | None, k: int, code: int) -> Decision:
         reason, text = _REASONS[code]
@@ -210,12 +225,36 @@ class Adaptive:
 
     def _held_back(self, decisions: list[Decision], k: Ints, allowed: Allowed) -> list[Decision]:
         """With the reason of those that would have more, but for load, tenant or room."""
+        if int(allowed.most.min()) >= self._settings.k_max:
+            return decisions
         bound = np.flatnonzero((k == allowed.most) & (allowed.most < self._settings.k_max))
         for i in bound.tolist():
             if decisions[i].reason not in _NOT_HELD:
                 why = allowed.why(i)
                 decisions[i] = decisions[i]._replace(reason=why.reason, text=why.text)
         return decisions
+
+
+class _Choice(NamedTuple):
+    """What each request gets."""
+
+    place: Ints  # [b]
+    k: Ints  # [b]
+    code: Ints  # [b] index of the reason in _REASONS
+
+    def changed(self, other: "_Choice") -> list[int]:
+        """Places in the batch at which they differ."""
+        differ = (self.place != other.place) | (self.k != other.k) | (self.code != other.code)
+        found: list[int] = np.flatnonzero(differ).tolist()
+        return found
+
+
+class _Decided(NamedTuple):
+    """The step before."""
+
+    options: Options
+    choice: _Choice
+    decisions: list[Decision]
 
 
 _OWN, _OF_CLASS, _LOW, _NO_OFFER, _SLOWER, _PLAIN, _PROBE = range(7)
@@ -231,4 +270,5 @@ _REASONS: Final = (
 )
 _NONE_BY: Final = {Verdict.DRAFT: _LOW, Verdict.REST: _SLOWER, Verdict.LOOK: _PLAIN}
 _MEASURED: Final = frozenset({Reason.SLOWER, Reason.PLAIN})
+_UNDECIDED: Final = Decision(0, Reason.NO_OFFER, "")
 _NOT_HELD: Final = frozenset({Reason.PROBE, Reason.SLOWER, Reason.PLAIN})

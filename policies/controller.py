@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
-from policies.adaptive import Adaptive, Allowed
+from policies.adaptive import Adaptive, Allowed, Fields
 from policies.base import (
     GRAMMAR,
     Account,
@@ -34,7 +34,7 @@ from policies.base import (
 from policies.cost import DraftCost, StepCosts
 from policies.cost_error import CostError
 from policies.cost_model import CostModel
-from policies.load import LoadLimit, LoadPolicy
+from policies.load import NO_CAP, LoadLimit, LoadPolicy
 from policies.picker import Picker
 from policies.probe import Probes
 from policies.settings import PolicySettings
@@ -44,6 +44,7 @@ from policies.textbook import at, chooser
 _BY_NUMBERS: Final = frozenset({Reason.ACCEPTANCE, Reason.CLASS_PRIOR, Reason.LOW_ACCEPTANCE})
 _SETTLED: Final = frozenset({Reason.NO_OFFER, Reason.LOAD_OFF})  # without a look at numbers
 
+_UNCAPPED: Final = Cap(NO_CAP, chains=False, text="")
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
 
 
@@ -59,16 +60,17 @@ class _Ceilings(NamedTuple):
         return _lower(self.of_load, self.of_tenants.get(place))
 
     def allowed(
-        self, views: Sequence[RequestView], places: Sequence[int], *, rows: int, sequences: int, context: int
+        self, fields: Fields, places: Sequence[int], *, rows: int, sequences: int, context: int
     ) -> Allowed:
         """To these requests, which have these places in their step."""
-        left = np.fromiter((view.remaining_tokens for view in views), np.intp, len(views)) - 1
-        room, most = left.copy(), np.minimum(left, self.limit.cap)
-        trees = np.full(len(views), self.limit.state is LoadState.FULL)
-        capped = [(i, self.of_tenants[place]) for i, place in enumerate(places) if place in self.of_tenants]
-        for i, cap in capped:
-            most[i], room[i] = min(most[i], cap.k), min(room[i], cap.k)
-            trees[i] &= not cap.chains
+        left = np.array(fields.remaining_tokens) - 1
+        most = np.minimum(left, self.limit.cap)
+        room, trees = left, np.array([self.limit.state is LoadState.FULL])
+        if self.of_tenants:
+            mine = [self.of_tenants.get(place, _UNCAPPED) for place in places]
+            caps = np.array([cap.k for cap in mine])
+            most, room = np.minimum(most, caps), np.minimum(room, caps)
+            trees = trees & ~np.array([cap.chains for cap in mine])
 
         def why(i: int) -> Decision:
             above = self.of(places[i])
@@ -91,7 +93,7 @@ class Controller(Policy):
         self._adaptive = Adaptive(self._estimates, agreed, settings)
         self._state = LoadState.FULL
         self._decisions: list[Decision] = []  # of the last step
-        self._places: dict[int, int] = {}  # of those of its requests that were decided together, among these
+        self._places: Sequence[int] = ()  # of those of its requests that were decided together
         self._apply(settings)
 
     @property
@@ -141,7 +143,7 @@ class Controller(Policy):
         tenants = caps(requests, self._settings.tenants)
         if tenants:
             requests = [_chains(request, tenants.get(place)) for place, request in enumerate(requests)]
-        if self._together:
+        if self._together and requests:
             return self._decide_together(load, requests, _Ceilings(limit, ceiling, tenants))
         decisions = [
             self._forced(request) or self._chosen(request, _lower(ceiling, tenants.get(place)))
@@ -151,7 +153,7 @@ class Controller(Policy):
         self._probes.place(requests, decisions, limit)
         for place, cap in tenants.items():
             decisions[place] = _within(decisions[place], cap)
-        self._decisions, self._places = decisions, {}
+        self._decisions, self._places = decisions, ()
         return decisions
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
@@ -166,10 +168,9 @@ class Controller(Policy):
     def account(self, place: int) -> Account:
         """See Policy. Numbers are there where the whole batch was reckoned with."""
         decision = self._decisions[place]
-        at = self._places.get(place)
-        if at is None or decision.reason in _SETTLED:
+        if place not in self._places or decision.reason in _SETTLED:
             return Account(decision.text)
-        found = self._adaptive.account(at)
+        found = self._adaptive.account(self._places.index(place))
         return found if decision.reason in _BY_NUMBERS else found._replace(text=decision.text)
 
     def forget(self, request: str) -> None:
@@ -192,6 +193,18 @@ class Controller(Policy):
         self, load: LoadView, requests: Sequence[RequestView], ceilings: "_Ceilings"
     ) -> list[Decision]:
         """Those who leave it to the policy, all at once; the others as they ask."""
+        fields, count = Fields(*zip(*requests, strict=True)), len(requests)
+        if all(fields.speculate) and not any(fields.forced) and fields.fixed_k.count(None) == count:
+            allowed = ceilings.allowed(
+                fields, range(count), rows=load.prefill_rows + count, sequences=count, context=load.context
+            )
+            self._decisions, self._places = self._adaptive.decide(fields, allowed), range(count)
+        else:
+            self._decide_apart(load, requests, ceilings)
+        return self._decisions
+
+    def _decide_apart(self, load: LoadView, requests: Sequence[RequestView], ceilings: "_Ceilings") -> None:
+        """Where some ask for something of their own."""
         decisions = {
             place: self._forced(request) or self._chosen(request, ceilings.of(place))
             for place, request in enumerate(requests)
@@ -200,12 +213,11 @@ class Controller(Policy):
         free = [place for place in range(len(requests)) if place not in decisions]
         if free:
             rows = load.prefill_rows + len(requests) + sum(each.tokens for each in decisions.values())
-            views = [requests[place] for place in free]
-            allowed = ceilings.allowed(views, free, rows=rows, sequences=len(requests), context=load.context)
-            decisions |= zip(free, self._adaptive.decide(views, allowed), strict=True)
-        self._places = {place: among for among, place in enumerate(free)}
+            fields = Fields(*zip(*(requests[place] for place in free), strict=True))
+            allowed = ceilings.allowed(fields, free, rows=rows, sequences=len(requests), context=load.context)
+            decisions |= zip(free, self._adaptive.decide(fields, allowed), strict=True)
+        self._places = free
         self._decisions = [decisions[place] for place in range(len(requests))]
-        return self._decisions
 
     def _reckon(self) -> None:
         costs = _agreed(self._costs.now, self._settings)

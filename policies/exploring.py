@@ -59,6 +59,8 @@ class Exploring:
         self._classes: dict[str, int] = {}
         self._tried = np.full((8, 8), _NEVER, dtype=np.intp)  # [classes, arms] step of the last draft
         self._looked = np.full(8, _NEVER, dtype=np.intp)  # [classes] step of the last look
+        self._seen: Sequence[str] = ()
+        self._seen_classes: Ints = np.zeros(0, dtype=np.intp)  # of the last batch
         self._purse = PURSE  # plain steps
         self.configure(settings)
 
@@ -83,6 +85,8 @@ class Exploring:
         """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked. room:
         rows that are left.
         """
+        if not idle.any():
+            return []
         waited = self._standing.idle
         waited[batch.rows] += idle
         waiting = idle & (one | (waited[batch.rows] >= self._every)) & (batch.levels > 0).any(axis=0)
@@ -124,13 +128,16 @@ class Exploring:
         self._looked[of_class] = step
         return Try(i, place, levels)
 
-    def drafted(self, batch: Batch, chosen: Ints, drafts: Ints, step: int) -> None:
-        """These requests draft [indices into the batch], by the options at these places [b]."""
+    def drafted(self, batch: Batch, chosen: Ints, k: Ints, step: int) -> None:
+        """Requests draft so many levels [b] in this step, by the options at these places [b]."""
+        drafts = np.flatnonzero(k)
         self._standing.idle[batch.rows[drafts]] = 0
-        classes = np.fromiter((self._class(batch.classes[i]) for i in drafts.tolist()), np.intp, len(drafts))
         arms = batch.columns.arm[chosen[drafts], drafts]
         self._room(int(arms.max(initial=0)))
-        self._tried[classes, arms] = step
+        if batch.classes != self._seen:
+            self._seen = batch.classes
+            self._seen_classes = np.array([self._class(name) for name in batch.classes])
+        self._tried[self._seen_classes[drafts], arms] = step
 
     def _stalest(self, batch: Batch, i: int, places: Ints) -> int:
         """Of these options of a request, the one that its class has tried least lately."""

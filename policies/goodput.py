@@ -21,6 +21,7 @@ from policies.lengths import Bools, Drafts, Floats, Ints, Prices, Slots, rows_of
 __all__ = ["Allocation", "Offers", "Prices", "allocate", "plain"]
 
 _ROUNDS: Final = 3  # of prices and options, at most
+_SAME: Final = 0.01  # between two prices at which the same options are taken
 _SWEEPS: Final = 2  # over the limits of all proposers: one that stops drafting makes room for another
 
 
@@ -61,15 +62,29 @@ class Allocation(NamedTuple):
 
 
 def allocate(
-    offers: Offers, prices: Prices, *, bound: float | None = None, near: Allocation | None = None
+    offers: Offers,
+    prices: Prices,
+    *,
+    bound: float | None = None,
+    near: Allocation | None = None,
+    way: int = 0,
 ) -> Allocation:
-    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there."""
-    limits = None if near is None else near.limits
-    found = [_given(offers, place, prices, bound, limits) for place in _starts(offers, prices, near)]
+    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there, and
+    `way`, see `policies.lengths`.
+    """
+    limits, way = (None, 0) if near is None else (near.limits, way)
+    found = [
+        _given(offers, place, prices, bound, limits=limits, way=way)
+        for place in _starts(offers, prices, near)
+    ]
     best = max(found, key=lambda each: each.goodput)
+    price = 0.0 if near is None else near.goodput
     for _ in range(_ROUNDS if offers.gains.shape[1] > 1 else 0):
-        place = _best_options(_surplus(offers, prices, best.goodput, best.rows), offers, prices, best.goodput)
-        better = _given(offers, place, prices, bound, best.limits)
+        if abs(best.goodput - price) < _SAME * price:
+            break
+        price = best.goodput
+        place = _best_options(_surplus(offers, prices, price, best.rows), offers, prices, price)
+        better = _given(offers, place, prices, bound, limits=best.limits, way=way)
         if better.goodput <= best.goodput:
             break
         best = better
@@ -84,11 +99,11 @@ def plain(requests: int, prices: Prices) -> Allocation:
 
 
 def _given(
-    offers: Offers, place: Ints, prices: Prices, bound: float | None, limits: Ints | None
+    offers: Offers, place: Ints, prices: Prices, bound: float | None, *, limits: Ints | None, way: int
 ) -> Allocation:
     """The best lengths, where each request has the option at its place."""
     slots = Slots(offers.at(place), prices, bound)
-    found = slots.best(limits)
+    found = slots.best(limits, way)
     return Allocation(place, slots.levels(found), found.limits, found.rows, found.tokens, found.seconds)
 
 

@@ -33,6 +33,7 @@ class Standing:
         self._last: tuple[str, ...] = ()
         self._last_rows: Ints = np.zeros(0, dtype=np.intp)
         self._arrivals = 0
+        self._moved = -DWELL  # step of the last switch of all
         nothing = np.zeros(0, dtype=np.intp)
         self.arm, self.before, self.since, self.idle = nothing, nothing, nothing, nothing
         """[rows] the arm now, the one before it, the step of the change; rounds since the last draft."""
@@ -53,17 +54,20 @@ class Standing:
 
     def held(self, rows: Ints, arms: Ints, step: int) -> tuple[Bools, Bools]:
         """([b] must draft, [O, b] must not be taken): what would take a switch back too soon."""
+        if step - self._moved >= DWELL:
+            return np.zeros(len(rows), dtype=np.bool_), np.zeros(arms.shape, dtype=np.bool_)
         now, before = self.arm[rows], self.before[rows]
         recent = (step - self.since[rows] < DWELL) & ((now == OFF) | (arms == now).any(axis=0))
         return recent & (before == OFF), recent & (arms == before)
 
     def give(self, rows: Ints, arms: Ints, chosen: Ints, step: int) -> None:
-        """What was chosen [b] for requests that had the choice, of arms [O, b]."""
-        now = self.arm[rows]
-        moved = np.flatnonzero(chosen != now)
+        """What was chosen [b] of arms [O, b]; NO_ARM for those who had no choice."""
+        moved = np.flatnonzero((chosen != self.arm[rows]) & (chosen != NO_ARM))
         if not len(moved):
             return
-        rows, now = rows[moved], now[moved]
+        self._moved = step
+        rows = rows[moved]
+        now = self.arm[rows]
         by_choice = (now == OFF) | (arms[:, moved] == now).any(axis=0)
         self.before[rows] = np.where(by_choice, now, NO_ARM)
         self.arm[rows] = chosen[moved]
