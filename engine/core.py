@@ -45,7 +45,7 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
-_TOLD: Final = 2  # rounds of a step of which it is told what was behind them
+_TELLS: Final = 4  # steps between rounds of which it is told what was behind them: that takes longer than to decide
 _TELLS_ERRORS: Final = 32  # steps between words on how well they are foreseen
 
 
@@ -319,9 +319,10 @@ class Engine:
         return endings
 
     def _tell(self, rounds: list[Round]) -> None:
-        """What was behind some of the decisions; each round has its turn."""
-        turn = self.steps * _TOLD
-        for place in {at % len(rounds) for at in range(turn, turn + _TOLD)} if rounds else ():
+        """What was behind one of the decisions; each text has its turn."""
+        turn, later = divmod(self.steps, _TELLS)
+        if rounds and not later:
+            place = turn % len(rounds)
             rounds[place] = told(rounds[place], self._policy.account(place))
 
     def _observe(

@@ -170,19 +170,22 @@ class Adaptive:
             favoured, columns.proposer, columns.width, columns.owed, held, self._settings.tree_nodes
         )
         near = self._near if self._near is not None and len(self._near.limits) == len(prices.level) else None
-        found = allocate(offers, prices, bound=bound, near=near, way=1 if self._steps % 2 else -1)
+        found = allocate(offers, prices, bound=bound, near=near, turn=self._steps)
         self._near = found
         chosen = np.where(found.k > 0, columns.arm[found.place, np.arange(len(found.k))], OFF)
         could = added[0].any(axis=0)
         self._standing.give(rows, columns.arm, np.where(could, chosen, NO_ARM), self._steps)
         return found
 
-    def _codes(self, columns: Columns, found: Allocation, levels: Ints, verdict: Verdict) -> Ints:
+    @staticmethod
+    def _codes(columns: Columns, found: Allocation, levels: Ints, verdict: Verdict) -> Ints:
         """[b] index of each reason in _REASONS."""
-        slots = columns.slot[found.place, np.arange(len(found.k))]
-        drafting = np.where(self._estimates.has_own(slots), _OWN, _OF_CLASS)
-        none = _NONE_BY[verdict]
-        return np.where(found.k > 0, drafting, np.where((levels > 0).any(axis=0), none, _NO_OFFER))
+        own = columns.own[0] if len(columns.own) == 1 else columns.own[found.place, np.arange(len(found.k))]
+        codes = np.where(own, _OWN, _OF_CLASS)
+        idle = np.flatnonzero(found.k == 0)
+        if len(idle):
+            codes[idle] = np.where(levels[:, idle].any(axis=0), _NONE_BY[verdict], _NO_OFFER)
+        return codes
 
     def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> "_Choice":
         """With what is to be tried in the place of what was found."""

@@ -31,6 +31,7 @@ class Columns(NamedTuple):
     width: Ints  # [O, b]
     owed: Floats  # [O, b]
     slot: Ints  # [O, b] of the table of estimates
+    own: Bools  # [O, b] whether the request itself has shown anything of the arm
     trees: bool  # whether any option is wider than a chain
 
 
@@ -74,13 +75,15 @@ class Reader:
             map(classes.__getitem__, request.tolist()),
             arms,
         )
+        slot = _placed(shape, at, np.fromiter(slots, np.intp, len(flat)), 0)
         return Columns(
             _placed(shape, at, np.array(ks), 0),
             _placed(shape, at, np.array(list(map(self._arm, arms))), NO_ARM),
             _placed(shape, at, np.array(list(map(self._proposer, proposers))), 0),
             _placed(shape, at, np.array(widths), 1),
             _placed(shape, at, np.array(owed), 0).astype(np.float64),
-            _placed(shape, at, np.fromiter(slots, np.intp, len(flat)), 0),
+            slot,
+            self._estimates.has_own(slot),
             max(widths) > 1,
         )
 
@@ -93,9 +96,8 @@ class Reader:
 
 def _nothing(requests: int) -> Columns:
     nothing = np.zeros((1, requests), dtype=np.intp)
-    return Columns(
-        nothing, nothing + NO_ARM, nothing, nothing + 1, np.zeros((1, requests)), nothing, trees=False
-    )
+    owed, own = np.zeros((1, requests)), np.zeros((1, requests), np.bool_)
+    return Columns(nothing, nothing + NO_ARM, nothing, nothing + 1, owed, nothing, own, trees=False)
 
 
 def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints, other: int) -> Ints:

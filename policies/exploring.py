@@ -113,12 +113,12 @@ class Exploring:
         beside them; gained: seconds that a token of its draft saves, about.
         """
         i = step % len(chosen)
-        others = batch.levels[:, i] > 0
-        if len(others) < 2 or not k[i]:
-            return None
         of_class = self._class(batch.classes[i])
+        if len(batch.levels) < 2 or not k[i] or step - self._looked[of_class] < _SOON:
+            return None
+        others = batch.levels[:, i] > 0
         others[chosen[i]] = False
-        if step - self._looked[of_class] < _SOON or not others.any():
+        if not others.any():
             return None
         place = self._stalest(batch, i, np.flatnonzero(others))
         room += _rows(batch, i, int(chosen[i]), int(k[i]))

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from policies.lengths import Bools, Drafts, Floats, Ints, Prices, Slots, rows_of_levels
+from policies.lengths import Bools, Drafts, Floats, Ints, Prices, rows_of_levels, slots
 
 __all__ = ["Allocation", "Offers", "Prices", "allocate", "plain"]
 
 _ROUNDS: Final = 3  # of prices and options, at most
-_SAME: Final = 0.01  # between two prices at which the same options are taken
+_SAME: Final = 0.05  # between two prices at which the same options are taken
 _SWEEPS: Final = 2  # over the limits of all proposers: one that stops drafting makes room for another
 
 
@@ -67,14 +67,14 @@ def allocate(
     *,
     bound: float | None = None,
     near: Allocation | None = None,
-    way: int = 0,
+    turn: int | None = None,
 ) -> Allocation:
-    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there, and
-    `way`, see `policies.lengths`.
+    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there; turn:
+    not far from it, see `policies.lengths`.
     """
-    limits, way = (None, 0) if near is None else (near.limits, way)
+    limits, turn = (None, None) if near is None else (near.limits, turn)
     found = [
-        _given(offers, place, prices, bound, limits=limits, way=way)
+        _given(offers, place, prices, bound, limits=limits, turn=turn)
         for place in _starts(offers, prices, near)
     ]
     best = max(found, key=lambda each: each.goodput)
@@ -83,8 +83,9 @@ def allocate(
         if abs(best.goodput - price) < _SAME * price:
             break
         price = best.goodput
-        place = _best_options(_surplus(offers, prices, price, best.rows), offers, prices, price)
-        better = _given(offers, place, prices, bound, limits=best.limits, way=way)
+        surplus = _surplus(offers, prices, price, best.rows)
+        place = _best_options(surplus, offers, prices, price, _SWEEPS if turn is None else 1)
+        better = _given(offers, place, prices, bound, limits=best.limits, turn=turn)
         if better.goodput <= best.goodput:
             break
         best = better
@@ -99,12 +100,18 @@ def plain(requests: int, prices: Prices) -> Allocation:
 
 
 def _given(
-    offers: Offers, place: Ints, prices: Prices, bound: float | None, *, limits: Ints | None, way: int
+    offers: Offers,
+    place: Ints,
+    prices: Prices,
+    bound: float | None,
+    *,
+    limits: Ints | None,
+    turn: int | None,
 ) -> Allocation:
     """The best lengths, where each request has the option at its place."""
-    slots = Slots(offers.at(place), prices, bound)
-    found = slots.best(limits, way)
-    return Allocation(place, slots.levels(found), found.limits, found.rows, found.tokens, found.seconds)
+    all_slots = slots(offers.at(place), prices, bound)
+    found = all_slots.best(limits, turn)
+    return Allocation(place, all_slots.levels(found), found.limits, found.rows, found.tokens, found.seconds)
 
 
 def _starts(offers: Offers, prices: Prices, near: Allocation | None) -> Iterator[Ints]:
@@ -112,7 +119,7 @@ def _starts(offers: Offers, prices: Prices, near: Allocation | None) -> Iterator
     if offers.gains.shape[1] == 1:
         yield np.zeros(len(offers.held), dtype=np.intp)
     elif near is not None:
-        yield _best_options(_surplus(offers, prices, near.goodput, near.rows), offers, prices, near.goodput)
+        yield _best_options(_surplus(offers, prices, near.goodput, near.rows), offers, prices, near.goodput, 1)
     else:
         surplus = _surplus(offers, prices, len(offers.held) / float(prices.step[0]), 0)[-1]
         for p in np.unique(offers.proposer):
@@ -120,31 +127,37 @@ def _starts(offers: Offers, prices: Prices, near: Allocation | None) -> Iterator
 
 
 def _surplus(offers: Offers, prices: Prices, price: float, rows: int) -> Floats:
-    """[K + 1, O, b] of each option with up to 0, 1, ... levels, passes left out. -inf: there is no such draft."""
-    of_levels = rows_of_levels(len(offers.gains), offers.width, offers.nodes)
-    per_level = price * of_levels * (prices.row(rows) + prices.node[offers.proposer])
-    levels = np.zeros((len(offers.gains) + 1, *offers.proposer.shape))
-    np.cumsum(offers.gains - per_level, axis=0, out=levels[1:])
-    levels[1:] -= price * prices.owed[offers.proposer] * offers.owed
-    levels[1:, offers.gains[0] <= 0] = -np.inf
-    levels[0, :, offers.held] = -np.inf
-    return np.maximum.accumulate(levels, axis=0)
+    """[K + 1, O, b] of each option with up to 0, 1, ... levels, passes left out. -inf: not to be chosen."""
+    per_row = price * (prices.row(rows) + prices.node)[offers.proposer]
+    if int(offers.width.max(initial=1)) > 1:
+        per_row = per_row * rows_of_levels(len(offers.gains), offers.width, offers.nodes)
+    levels = np.empty((len(offers.gains) + 1, *offers.proposer.shape))
+    levels[0] = 0.0
+    (offers.gains - per_row).cumsum(axis=0, out=levels[1:])
+    if prices.owed.any():
+        levels[1:] -= (price * prices.owed)[offers.proposer] * offers.owed
+    if offers.held.any():
+        levels[1:, offers.gains[0] <= 0] = -np.inf
+        levels[0, :, offers.held] = -np.inf
+    found: Floats = np.maximum.accumulate(levels, axis=0, out=levels)
+    return found
 
 
-def _best_options(surplus: Floats, offers: Offers, prices: Prices, price: float) -> Ints:
+def _best_options(surplus: Floats, offers: Offers, prices: Prices, price: float, sweeps: int) -> Ints:
     """[b] places of the best options under the limits that are best for all requests together."""
     reached, every = surplus[-1], np.arange(len(surplus))
-    for p in [*range(len(prices.level))] * _SWEEPS:
+    costly = [p for p in np.flatnonzero(~prices.free).tolist() if (offers.proposer == p).any()]
+    for p in costly * min(sweeps, len(costly)):
         passes = price * (prices.fixed[p] * (every > 0) + prices.level[p] * every)
-        if passes[-1] > 0:
-            under = np.where(offers.proposer == p, surplus, reached)  # [K + 1, O, b]
-            reached = under[int((_total(under) - passes).argmax())]
-    best: Ints = reached.argmax(axis=0)
+        under = np.where(offers.proposer == p, surplus, reached)  # [K + 1, O, b]
+        reached = under[int((_total(under) - passes).argmax())]
+    best: Ints = np.where(offers.gains[0] > 0, reached, -np.inf).argmax(axis=0)
     return best
 
 
 def _total(surplus: Floats) -> Floats:
     """[K + 1] of all requests' best options; one that must draft and cannot counts nothing."""
     best = surplus.max(axis=1)
-    total: Floats = np.where(np.isfinite(best), best, 0.0).sum(axis=1)
+    best[best == -np.inf] = 0.0
+    total: Floats = best.sum(axis=1)
     return total

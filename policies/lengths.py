@@ -10,7 +10,7 @@ chains of one proposer, whatever rows cost. Where their cost is convex, the best
 falls with the limit, since the best surplus at a given price is concave in it: climbing finds the best limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -34,6 +34,11 @@ class Prices(NamedTuple):
     level: Floats  # [P]
     node: Floats  # [P]
     owed: Floats  # [P]
+
+    @property
+    def free(self) -> Bools:
+        """[P] whether a proposer's passes cost nothing, so that nothing speaks against deep ones."""
+        return (self.fixed <= 0) & (self.level <= 0)
 
     def row(self, rows: int) -> float:
         """Seconds that a row more costs, about, where so many are drafted."""
@@ -62,6 +67,7 @@ class Lengths(NamedTuple):
     seconds: float
     rows: int  # drafted
     taken: int  # slots
+    least: float  # gain of the last of them
     limits: Ints  # [P]
 
     @property
@@ -70,103 +76,107 @@ class Lengths(NamedTuple):
         return self.tokens / self.seconds
 
 
+def slots(drafts: Drafts, prices: Prices, bound: float | None = None) -> "Slots":
+    """All slots of the drafts. bound: seconds that a step with drafts may take."""
+    can = drafts.gains[0] > 0
+    search = _Search(drafts, prices, bound, np.flatnonzero(np.bincount(drafts.proposer[can])).tolist())
+    if drafts.held.any() or len(search.present) > 1 or _differ(drafts, prices, can):
+        return _Mixed(search, can)
+    return _Alike(search)
+
+
+class _Search(NamedTuple):
+    """What is looked through."""
+
+    drafts: Drafts
+    prices: Prices
+    bound: float | None
+    present: list[int]  # proposers of drafts that may be taken
+
+    def passes(self, limits: Ints) -> Floats:
+        """[n, 1] seconds of what all requests of a proposer share, under limits [n, P]."""
+        mine, prices = limits[:, self.present], self.prices
+        seconds: Floats = (mine > 0) @ prices.fixed[self.present] + mine @ prices.level[self.present]
+        return seconds[:, None]
+
+
 class Slots:
-    """All slots of the drafts in the order in which they are taken, and what they cost."""
+    """The slots of some drafts, in the order in which they are taken."""
 
-    def __init__(self, drafts: Drafts, prices: Prices, bound: float | None = None) -> None:
-        """bound: seconds that a step with drafts may take."""
-        self._prices, self._bound = prices, bound
-        self._levels, self._requests = drafts.gains.shape
-        can = drafts.gains[0] > 0
-        held = drafts.held & can
-        self._held = int(np.count_nonzero(held))
-        self._present = np.flatnonzero(np.bincount(drafts.proposer, can, len(prices.level))).tolist()
-        self._alike = not (self._held or len(self._present) > 1 or _differ(drafts, prices, can))
-        keys = drafts.gains
-        if not self._alike:
-            rows = rows_of_levels(self._levels, drafts.width, drafts.nodes)
-            seconds = _beside_rows(drafts, prices, rows)
-            keys = _per_second(drafts, seconds + rows * prices.row(self._requests), held)
-        order = _falling(keys)
-        self._level, self._request = np.divmod(order, self._requests)
-        self._gained = drafts.gains.take(order)
-        if not self._alike:
-            self._proposer = drafts.proposer[self._request]
-            self._rows, self._seconds = rows.take(order), seconds.take(order)
+    def __init__(self, search: _Search, held: int) -> None:
+        """held: how many of them must be taken."""
+        self._search, self._prices = search, search.prices
+        self._levels, self._requests = search.drafts.gains.shape
+        self._held = held
+        # Of the levels that a limit may allow. None at all is looked at anyway, where only one proposer drafts.
+        self._fewest = 1 if held or len(search.present) == 1 else 0
 
-    def best(self, near: Ints | None = None, way: int = 0) -> Lengths:
-        """The best that is found. near: limits [P] to look from; `way`, 1 or -1: in this direction alone, which is
-        enough for who asks in every step and goes the other way in the next one.
+    def under(self, limits: Ints) -> Lengths:
+        """The best number of slots under the best of some limits [n, P]; no tokens where nothing fits."""
+        raise NotImplementedError
+
+    def levels(self, found: Lengths) -> Ints:
+        """[b] of each draft."""
+        raise NotImplementedError
+
+    def best(self, near: Ints | None = None, turn: int | None = None) -> Lengths:
+        """The best that is found. near: limits [P] to look from; turn: along one of them, in one direction, which is
+        enough for who asks in every step and counts the steps here.
         """
-        plain = Lengths(self._requests, float(self._prices.step[0]), 0, 0, self._start(near))
-        if not self._present:
+        limits = self._start(near)
+        plain = Lengths(self._requests, float(self._prices.step[0]), 0, 0, 0.0, limits)
+        if not self._search.present:
             return plain
-        found = plain._replace(tokens=0)
-        for _ in range(_SWEEPS if len(self._present) > 1 and not way else 1):
-            before = found.goodput
-            for p in self._present:
-                found = self._along(found.limits, p, way)
-            if found.goodput <= before:
-                break
+        found = self._along_all(limits, turn)
         if found.goodput > plain.goodput or 0 < self._held <= found.taken:
             return found
         return plain._replace(limits=found.limits)
 
-    def levels(self, found: Lengths) -> Ints:
-        """[b] of each draft."""
-        taken = np.flatnonzero(self._inside(found.limits[None])[0])[: found.taken]
-        levels: Ints = np.bincount(self._request[taken], minlength=self._requests)
-        return levels
-
-    def under(self, limits: Ints) -> Lengths:
-        """The best number of slots under the best of some limits [n, P]; no tokens where nothing fits."""
-        inside = self._inside(limits)
-        tokens = np.cumsum(np.where(inside, self._gained, 0.0), axis=1) + self._requests
-        rows = np.cumsum(inside if self._alike else np.where(inside, self._rows, 0), axis=1)
-        fit = rows < len(self._prices.step)
-        seconds = self._prices.step.take(rows, mode="clip") + self._passes(limits)[:, None]
-        if not self._alike:
-            seconds += np.cumsum(np.where(inside, self._seconds, 0.0), axis=1)
-        if self._bound is not None:
-            fit &= seconds <= self._bound
-        if self._held:
-            fit[fit[:, self._held - 1], : self._held - 1] = False
-        worth = np.where(fit, tokens / seconds, 0.0)
-        at = divmod(int(worth.argmax()), worth.shape[1])
-        if not fit[at]:
-            return Lengths(0, float(self._prices.step[0]), 0, 0, limits[at[0]])
-        taken = int(np.count_nonzero(inside[at[0], : at[1] + 1]))
-        return Lengths(float(tokens[at]), float(seconds[at]), int(rows[at]), taken, limits[at[0]])
-
-    def _inside(self, limits: Ints) -> Bools:
-        """[n, slots] whether limits [n, P] allow a slot."""
-        of_slot = limits[:, self._present] if self._alike else limits[:, self._proposer]
-        allowed: Bools = self._level < of_slot
-        return allowed
+    def _nothing(self, limits: Ints) -> Lengths:
+        """Where nothing fits."""
+        return Lengths(0, float(self._prices.step[0]), 0, 0, 0.0, limits)
 
     def _start(self, near: Ints | None) -> Ints:
-        if near is None or len(near) != len(self._prices.level):
-            return np.full(len(self._prices.level), self._levels, dtype=np.intp)
-        return np.clip(near, self._fewest, self._levels)
+        prices = self._prices
+        if near is None or len(near) != len(prices.level):
+            return np.full(len(prices.level), self._levels)
+        limits = np.minimum(np.maximum(near, self._fewest), self._levels)
+        limits[prices.free] = self._levels
+        return limits
 
-    def _along(self, limits: Ints, p: int, way: int) -> Lengths:
-        """The best limit of one proposer, those of the others as they are."""
-        if self._prices.fixed[p] <= 0 and self._prices.level[p] <= 0:
-            return self._under(limits, p, [self._levels])
+    def _along_all(self, limits: Ints, turn: int | None) -> Lengths:
+        """Along the limits of all proposers whose passes cost something, one after another."""
+        those = [p for p in self._search.present if not self._prices.free[p]]
+        if not those:
+            return self.under(limits[None])
+        if turn is not None:
+            back, which = divmod(turn, len(those))
+            return self._along(limits, those[which], -1 if back % 2 else 1)
+        before = 0.0
+        for _ in range(_SWEEPS if len(those) > 1 else 1):
+            for p in those:
+                found = self._along(limits, p, None)
+                limits = found.limits
+            if found.goodput <= before:
+                break
+            before = found.goodput
+        return found
+
+    def _along(self, limits: Ints, p: int, way: int | None) -> Lengths:
+        """The best limit of one proposer, those of the others as they are. way: 1 or -1, one further at most."""
         if self._levels * self._requests <= _FEW:
-            return self._under(limits, p, range(self._fewest, self._levels + 1))
+            return self._of(limits, p, range(self._fewest, self._levels + 1))
+        if way is None:
+            return self._climbed(limits, p)
         start = int(limits[p])
-        if way:
-            further = min(max(start + way, self._fewest), self._levels)
-            return self._under(limits, p, [start, further])
-        return self._climbed(limits, p)
+        return self._of(limits, p, {start, min(max(start + way, self._fewest), self._levels)})
 
     def _climbed(self, limits: Ints, p: int) -> Lengths:
         start = int(limits[p])
-        found = self._under(limits, p, [start])
+        found = self._of(limits, p, [start])
         for way in (-1, 1):
             while self._fewest <= (limit := int(found.limits[p]) + way) <= self._levels:
-                other = self._under(limits, p, [limit])
+                other = self._of(limits, p, [limit])
                 if other.goodput < found.goodput:
                     break
                 found = other
@@ -174,22 +184,104 @@ class Slots:
                 break
         return found
 
-    def _under(self, limits: Ints, p: int, those: Sequence[int]) -> Lengths:
+    def _of(self, limits: Ints, p: int, those: Collection[int]) -> Lengths:
         """The best of those limits of one proposer."""
         tried = np.repeat(limits[None], len(those), axis=0)
-        tried[:, p] = those
+        tried[:, p] = list(those)
         return self.under(tried)
 
-    @property
-    def _fewest(self) -> int:
-        """Of the levels that a limit may allow. None at all is looked at anyway, where only one proposer drafts."""
-        return 1 if self._held or len(self._present) == 1 else 0
 
-    def _passes(self, limits: Ints) -> Floats:
-        """[n] seconds of what all requests of a proposer share."""
-        mine, prices = limits[:, self._present], self._prices
-        seconds: Floats = (mine > 0) @ prices.fixed[self._present] + mine @ prices.level[self._present]
-        return seconds
+class _Alike(Slots):
+    """Chains of one proposer: each slot costs a row and nothing else, and is known by what it gains."""
+
+    def __init__(self, search: _Search) -> None:
+        super().__init__(search, 0)
+        self._gains = search.drafts.gains
+        self._rows = min(self._gains.size, len(search.prices.step) - 1)
+
+    def under(self, limits: Ints) -> Lengths:
+        """See Slots."""
+        keys = self._inside(limits).reshape(len(limits), -1)
+        keys.sort(axis=1)
+        keys = keys[:, : -self._rows - 1 : -1]
+        tokens = keys.cumsum(axis=1)
+        tokens += self._requests
+        seconds = self._search.prices.step[1 : self._rows + 1] + self._search.passes(limits)
+        worth = tokens / seconds
+        if self._search.bound is not None:
+            worth[seconds > self._search.bound] = 0.0
+        n, last = divmod(int(worth.argmax()), worth.shape[1])
+        if not worth[n, last]:
+            return self._nothing(limits[n])
+        at, taken = (n, last), last + 1
+        return Lengths(float(tokens[at]), float(seconds[at]), taken, taken, float(keys[at]), limits[n])
+
+    def levels(self, found: Lengths) -> Ints:
+        """See Slots. Of slots with equal gains, lower levels and those who came earlier are taken first."""
+        if not found.taken:
+            return np.zeros(self._requests, dtype=np.intp)
+        keys = self._gains[: found.limits[self._search.present[0]]]
+        levels: Ints = (keys > found.least).sum(axis=0)
+        if left := found.taken - int(levels.sum()):
+            levels += np.bincount(
+                np.flatnonzero(keys == found.least)[:left] % self._requests, minlength=self._requests
+            )
+        return levels
+
+    def _inside(self, limits: Ints) -> Floats:
+        """[n, K, b] gains of what the limits [n, P] allow."""
+        (p,) = self._search.present
+        allowed = np.arange(self._levels)[:, None] < limits[:, p, None, None]
+        return np.where(allowed, self._gains, 0.0)
+
+
+class _Mixed(Slots):
+    """Slots of all kinds."""
+
+    def __init__(self, search: _Search, can: Bools) -> None:
+        drafts, prices = search.drafts, search.prices
+        held = drafts.held & can
+        super().__init__(search, int(np.count_nonzero(held)))
+        rows = rows_of_levels(self._levels, drafts.width, drafts.nodes)
+        seconds = _beside_rows(drafts, prices, rows)
+        order = _falling(_per_second(drafts, seconds + rows * prices.row(self._requests), held))
+        self._level, self._request = np.divmod(order, self._requests)
+        self._proposer = drafts.proposer[self._request]
+        self._gained, self._rows, self._seconds = (each.take(order) for each in (drafts.gains, rows, seconds))
+
+    def under(self, limits: Ints) -> Lengths:
+        """See Slots."""
+        inside = self._inside(limits)
+        tokens = (inside * self._gained).cumsum(axis=1)
+        tokens += self._requests
+        rows = (inside * self._rows).cumsum(axis=1)
+        seconds = (inside * self._seconds).cumsum(axis=1)
+        seconds += self._search.passes(limits)
+        seconds += self._prices.step.take(rows, mode="clip")
+        fit = rows < len(self._prices.step)
+        if self._search.bound is not None:
+            fit &= seconds <= self._search.bound
+        if self._held:
+            fit[fit[:, self._held - 1], : self._held - 1] = False
+        worth = tokens / seconds
+        worth *= fit
+        n, last = divmod(int(worth.argmax()), worth.shape[1])
+        if not worth[n, last]:
+            return self._nothing(limits[n])
+        at, taken = (n, last), int(np.count_nonzero(inside[n, : last + 1]))
+        least = float(self._gained[last])
+        return Lengths(float(tokens[at]), float(seconds[at]), int(rows[at]), taken, least, limits[n])
+
+    def levels(self, found: Lengths) -> Ints:
+        """See Slots."""
+        taken = np.flatnonzero(self._inside(found.limits[None])[0])[: found.taken]
+        levels: Ints = np.bincount(self._request[taken], minlength=self._requests)
+        return levels
+
+    def _inside(self, limits: Ints) -> Bools:
+        """[n, slots] whether limits [n, P] allow a slot."""
+        allowed: Bools = self._level < limits[:, self._proposer]
+        return allowed
 
 
 def rows_of_levels(levels: int, width: Ints, nodes: int) -> Ints:
