@@ -2,7 +2,7 @@
 
 columns   what is offered, as arrays                                    policies.columns
 standing  what each request had before: no taking to and fro            policies.standing
-allocate  options and lengths of all requests together                  policies.goodput
+market    options and lengths of all requests together                  policies.market
 check     whether drafting is faster at this load at all, as measured   policies.check
 explore   a few drafts for what they show                               policies.exploring
 """
@@ -19,8 +19,9 @@ from policies.check import Check, Verdict
 from policies.columns import NO_ARM, Columns, Options, Reader, gains
 from policies.cost import FREE, StepCosts
 from policies.exploring import Batch, Exploring
-from policies.goodput import Allocation, Offers, Prices, allocate, plain
+from policies.goodput import Allocation, Offers, Prices, plain
 from policies.lengths import Bools, Floats, Ints
+from policies.market import Market
 from policies.settings import PolicySettings
 from policies.standing import FAVOUR, OFF, Standing
 
@@ -66,7 +67,7 @@ class Adaptive:
         self._steps = 0
         self._ruled_out = 0  # steps in a row in which load or check left no drafts
         self._chose: bool | None = False  # whether the last step has drafts; None: only for what they show
-        self._near: Allocation | None = None
+        self._market = Market()
         self._told: Step | None = None
         self._made: dict[tuple[Option | None, int, int], Decision] = {}
         self.configure(costs, settings)
@@ -169,9 +170,7 @@ class Adaptive:
         offers = Offers(
             favoured, columns.proposer, columns.width, columns.owed, held, self._settings.tree_nodes
         )
-        near = self._near if self._near is not None and len(self._near.limits) == len(prices.level) else None
-        found = allocate(offers, prices, bound=bound, near=near, turn=self._steps)
-        self._near = found
+        found = self._market.allocate(offers, prices, bound)
         chosen = np.where(found.k > 0, columns.arm[found.place, np.arange(len(found.k))], OFF)
         could = added[0].any(axis=0)
         self._standing.give(rows, columns.arm, np.where(could, chosen, NO_ARM), self._steps)

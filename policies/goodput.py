@@ -21,7 +21,7 @@ from policies.lengths import Bools, Drafts, Floats, Ints, Prices, rows_of_levels
 __all__ = ["Allocation", "Offers", "Prices", "allocate", "plain"]
 
 _ROUNDS: Final = 3  # of prices and options, at most
-_SAME: Final = 0.05  # between two prices at which the same options are taken
+_LEAST: Final = -1e300  # a surplus, so that what cannot be had adds up
 _SWEEPS: Final = 2  # over the limits of all proposers: one that stops drafting makes room for another
 
 
@@ -62,34 +62,77 @@ class Allocation(NamedTuple):
 
 
 def allocate(
-    offers: Offers,
-    prices: Prices,
-    *,
-    bound: float | None = None,
-    near: Allocation | None = None,
-    turn: int | None = None,
+    offers: Offers, prices: Prices, *, bound: float | None = None, near: Allocation | None = None
 ) -> Allocation:
-    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there; turn:
-    not far from it, see `policies.lengths`.
-    """
-    limits, turn = (None, None) if near is None else (near.limits, turn)
-    found = [
-        _given(offers, place, prices, bound, limits=limits, turn=turn)
-        for place in _starts(offers, prices, near)
-    ]
+    """The best that is found. bound: seconds that the step may take. near: of a step before, to look from there."""
+    limits = None if near is None else near.limits
+    found = [_given(offers, place, prices, bound, limits) for place in _starts(offers, prices, near)]
     best = max(found, key=lambda each: each.goodput)
-    price = 0.0 if near is None else near.goodput
     for _ in range(_ROUNDS if offers.gains.shape[1] > 1 else 0):
-        if abs(best.goodput - price) < _SAME * price:
-            break
-        price = best.goodput
-        surplus = _surplus(offers, prices, price, best.rows)
-        place = _best_options(surplus, offers, prices, price, _SWEEPS if turn is None else 1)
-        better = _given(offers, place, prices, bound, limits=best.limits, turn=turn)
+        place = _best_options(_surplus(offers, prices, best.goodput, best.rows), offers, prices, best.goodput)
+        better = _given(offers, place, prices, bound, best.limits)
         if better.goodput <= best.goodput:
             break
         best = better
     return best
+
+
+def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Allocation | None:
+    """What brings the largest surplus where a second has this price: each request by itself, but for the passes that
+    they share. beside: rows that the drafts of all others have, about. None where there are not so many rows.
+    """
+    rows, extra = _rows_and_extra(offers, prices)
+    beside = min(beside, len(prices.step) - 1)
+    gained = np.zeros((len(rows), *offers.proposer.shape))
+    offers.gains.cumsum(axis=0, out=gained[1:])
+    cost = prices.step.take(rows + beside, mode="clip") - prices.step[beside] + extra
+    surplus = gained - price * cost
+    if offers.held.any():
+        surplus[1:, offers.gains[0] <= 0] = -np.inf
+        surplus[0, :, offers.held] = -np.inf
+    passes = _limited(surplus, offers, prices, price)
+    b = len(offers.held)
+    k, place = np.divmod(surplus.reshape(-1, b).argmax(axis=0), len(offers.proposer))
+    mine = k, place, np.arange(b)
+    total = int(np.broadcast_to(rows, surplus.shape)[mine].sum())
+    if total >= len(prices.step):
+        return None
+    seconds = prices.step[total] + passes + np.broadcast_to(extra, surplus.shape)[mine].sum()
+    limits = np.zeros_like(prices.level, dtype=np.intp)
+    return Allocation(place, k, limits, total, float(b + gained[mine].sum()), float(seconds))
+
+
+def _rows_and_extra(offers: Offers, prices: Prices) -> tuple[Ints, Floats]:
+    """(rows, seconds beside those of rows and passes) of each option with up to 0, 1, ... levels: [K + 1, O, b], or of
+    as many that they go with it.
+    """
+    rows = np.arange(len(offers.gains) + 1)[:, None, None]
+    if int(offers.width.max(initial=1)) > 1:
+        rows = np.where(offers.width > 1, np.minimum(rows * offers.width, offers.nodes), rows)
+    extra = np.zeros((1, 1, 1))
+    if prices.node.any():
+        extra = rows * prices.node[offers.proposer]
+    if prices.owed.any():
+        extra = extra + (np.arange(len(rows)) > 0)[:, None, None] * (prices.owed[offers.proposer] * offers.owed)
+    return rows, extra
+
+
+def _limited(surplus: Floats, offers: Offers, prices: Prices, price: float) -> float:
+    """Seconds of the passes that are worth it. What lies beyond is taken out of the surplus [K + 1, O, b]."""
+    every, seconds = np.arange(len(surplus)), 0.0
+    for p in np.flatnonzero(~prices.free).tolist():
+        mine = offers.proposer == p
+        if not mine.any():
+            continue
+        own = np.where(mine, surplus, -np.inf).max(axis=1)
+        np.maximum.accumulate(own, axis=0, out=own)
+        others = np.where(mine, -np.inf, surplus).max(axis=(0, 1))
+        together = np.maximum(np.maximum(own, others), _LEAST).sum(axis=1)
+        passes = prices.fixed[p] * (every > 0) + prices.level[p] * every
+        limit = int((together - price * passes).argmax())
+        surplus[limit + 1 :, mine] = -np.inf
+        seconds += float(passes[limit])
+    return seconds
 
 
 def plain(requests: int, prices: Prices) -> Allocation:
@@ -100,17 +143,11 @@ def plain(requests: int, prices: Prices) -> Allocation:
 
 
 def _given(
-    offers: Offers,
-    place: Ints,
-    prices: Prices,
-    bound: float | None,
-    *,
-    limits: Ints | None,
-    turn: int | None,
+    offers: Offers, place: Ints, prices: Prices, bound: float | None, limits: Ints | None
 ) -> Allocation:
     """The best lengths, where each request has the option at its place."""
     all_slots = slots(offers.at(place), prices, bound)
-    found = all_slots.best(limits, turn)
+    found = all_slots.best(limits)
     return Allocation(place, all_slots.levels(found), found.limits, found.rows, found.tokens, found.seconds)
 
 
@@ -119,7 +156,7 @@ def _starts(offers: Offers, prices: Prices, near: Allocation | None) -> Iterator
     if offers.gains.shape[1] == 1:
         yield np.zeros(len(offers.held), dtype=np.intp)
     elif near is not None:
-        yield _best_options(_surplus(offers, prices, near.goodput, near.rows), offers, prices, near.goodput, 1)
+        yield _best_options(_surplus(offers, prices, near.goodput, near.rows), offers, prices, near.goodput)
     else:
         surplus = _surplus(offers, prices, len(offers.held) / float(prices.step[0]), 0)[-1]
         for p in np.unique(offers.proposer):
@@ -143,11 +180,11 @@ def _surplus(offers: Offers, prices: Prices, price: float, rows: int) -> Floats:
     return found
 
 
-def _best_options(surplus: Floats, offers: Offers, prices: Prices, price: float, sweeps: int) -> Ints:
+def _best_options(surplus: Floats, offers: Offers, prices: Prices, price: float) -> Ints:
     """[b] places of the best options under the limits that are best for all requests together."""
     reached, every = surplus[-1], np.arange(len(surplus))
     costly = [p for p in np.flatnonzero(~prices.free).tolist() if (offers.proposer == p).any()]
-    for p in costly * min(sweeps, len(costly)):
+    for p in costly * min(_SWEEPS, len(costly)):
         passes = price * (prices.fixed[p] * (every > 0) + prices.level[p] * every)
         under = np.where(offers.proposer == p, surplus, reached)  # [K + 1, O, b]
         reached = under[int((_total(under) - passes).argmax())]

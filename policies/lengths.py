@@ -119,15 +119,13 @@ class Slots:
         """[b] of each draft."""
         raise NotImplementedError
 
-    def best(self, near: Ints | None = None, turn: int | None = None) -> Lengths:
-        """The best that is found. near: limits [P] to look from; turn: along one of them, in one direction, which is
-        enough for who asks in every step and counts the steps here.
-        """
+    def best(self, near: Ints | None = None) -> Lengths:
+        """The best that is found. near: limits [P] to look from."""
         limits = self._start(near)
         plain = Lengths(self._requests, float(self._prices.step[0]), 0, 0, 0.0, limits)
         if not self._search.present:
             return plain
-        found = self._along_all(limits, turn)
+        found = self._along_all(limits)
         if found.goodput > plain.goodput or 0 < self._held <= found.taken:
             return found
         return plain._replace(limits=found.limits)
@@ -144,32 +142,26 @@ class Slots:
         limits[prices.free] = self._levels
         return limits
 
-    def _along_all(self, limits: Ints, turn: int | None) -> Lengths:
+    def _along_all(self, limits: Ints) -> Lengths:
         """Along the limits of all proposers whose passes cost something, one after another."""
         those = [p for p in self._search.present if not self._prices.free[p]]
         if not those:
             return self.under(limits[None])
-        if turn is not None:
-            back, which = divmod(turn, len(those))
-            return self._along(limits, those[which], -1 if back % 2 else 1)
         before = 0.0
         for _ in range(_SWEEPS if len(those) > 1 else 1):
             for p in those:
-                found = self._along(limits, p, None)
+                found = self._along(limits, p)
                 limits = found.limits
             if found.goodput <= before:
                 break
             before = found.goodput
         return found
 
-    def _along(self, limits: Ints, p: int, way: int | None) -> Lengths:
-        """The best limit of one proposer, those of the others as they are. way: 1 or -1, one further at most."""
+    def _along(self, limits: Ints, p: int) -> Lengths:
+        """The best limit of one proposer, those of the others as they are."""
         if self._levels * self._requests <= _FEW:
             return self._of(limits, p, range(self._fewest, self._levels + 1))
-        if way is None:
-            return self._climbed(limits, p)
-        start = int(limits[p])
-        return self._of(limits, p, {start, min(max(start + way, self._fewest), self._levels)})
+        return self._climbed(limits, p)
 
     def _climbed(self, limits: Ints, p: int) -> Lengths:
         start = int(limits[p])

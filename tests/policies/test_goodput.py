@@ -136,18 +136,6 @@ def test_looking_from_the_step_before_is_as_good():
         assert near.goodput > 0.995 * allocate(offered, prices).goodput
 
 
-def test_a_few_limits_a_step_are_enough_even_where_every_step_has_other_offers():
-    rng = np.random.default_rng(2)
-    prices = host(20, ngram=(0, 0.005, 0, 0), eagle=(0.05, 0.05, 0, 0))
-    near, shares = None, []
-    for turn in range(100):
-        offered = random_offers(rng, 20, trees=False, owed=False)
-        near = allocate(offered, prices, near=near, turn=turn)
-        shares.append(near.goodput / allocate(offered, prices).goodput)
-    assert np.mean(shares) > 0.997
-    assert min(shares) > 0.94
-
-
 @given(st.integers(1, 4), st.floats(0.5, 4.0), st.randoms(use_true_random=False))
 def test_a_step_with_drafts_takes_no_longer_than_its_bound(requests, bound, random):
     rng = np.random.default_rng(random.randrange(1 << 30))
