@@ -12,6 +12,7 @@ percent, as the tests say.
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -102,6 +103,30 @@ def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Alloc
     return Allocation(place, k, limits, total, float(b + gained[mine].sum()), float(seconds))
 
 
+def alone(offers: Offers, prices: Prices, price: float) -> Allocation:
+    """The same for a single request, whose passes are all its own. Arrays would take most of the time here."""
+    step, rows_at_all = prices.step.tolist(), len(prices.step)
+    costs = np.array([prices.fixed, prices.level, prices.node, prices.owed]).T.tolist()
+    gains = offers.gains[:, :, 0].T.tolist()
+    columns = (each[:, 0].tolist() for each in (offers.proposer, offers.width, offers.owed))
+    best = (-inf if offers.held[0] and any(each[0] > 0 for each in gains) else 0.0, 0, 0, 0, 0.0, step[0])
+    for place, (added, p, width, debt) in enumerate(zip(gains, *columns, strict=True)):
+        fixed, level, node, owed = costs[p]
+        gained = 0.0
+        for k, gain in enumerate(added, 1):
+            rows = k if width == 1 else min(width * k, offers.nodes)
+            if gain <= 0.0 or rows >= rows_at_all:
+                break
+            gained += gain
+            seconds = step[rows] + fixed + k * level + rows * node + debt * owed
+            surplus = gained - price * (seconds - step[0])
+            if surplus > best[0]:
+                best = surplus, place, k, rows, gained, seconds
+    _, place, k, rows, gained, seconds = best
+    limits = np.zeros_like(prices.level, dtype=np.intp)
+    return Allocation(np.array([place]), np.array([k]), limits, rows, 1.0 + gained, seconds)
+
+
 def _rows_and_extra(offers: Offers, prices: Prices) -> tuple[Ints, Floats]:
     """(rows, seconds beside those of rows and passes) of each option with up to 0, 1, ... levels: [K + 1, O, b], or of
     as many that they go with it.
@@ -113,7 +138,9 @@ def _rows_and_extra(offers: Offers, prices: Prices) -> tuple[Ints, Floats]:
     if prices.node.any():
         extra = rows * prices.node[offers.proposer]
     if prices.owed.any():
-        extra = extra + (np.arange(len(rows)) > 0)[:, None, None] * (prices.owed[offers.proposer] * offers.owed)
+        extra = extra + (np.arange(len(rows)) > 0)[:, None, None] * (
+            prices.owed[offers.proposer] * offers.owed
+        )
     return rows, extra
 
 
@@ -122,15 +149,21 @@ def _limited(surplus: Floats, offers: Offers, prices: Prices, price: float) -> f
     every, seconds = np.arange(len(surplus)), 0.0
     for p in np.flatnonzero(~prices.free).tolist():
         mine = offers.proposer == p
-        if not mine.any():
+        if mine.all():
+            own = surplus[:, 0] if len(mine) == 1 else surplus.max(axis=1)
+            together = np.maximum.accumulate(own, axis=0)
+        elif mine.any():
+            own = np.where(mine, surplus, -np.inf).max(axis=1)
+            others = np.where(mine, -np.inf, surplus).max(axis=(0, 1))
+            together = np.maximum(np.maximum.accumulate(own, axis=0), others)
+        else:
             continue
-        own = np.where(mine, surplus, -np.inf).max(axis=1)
-        np.maximum.accumulate(own, axis=0, out=own)
-        others = np.where(mine, -np.inf, surplus).max(axis=(0, 1))
-        together = np.maximum(np.maximum(own, others), _LEAST).sum(axis=1)
+        if offers.held.any():
+            together = np.maximum(together, _LEAST)
         passes = prices.fixed[p] * (every > 0) + prices.level[p] * every
-        limit = int((together - price * passes).argmax())
-        surplus[limit + 1 :, mine] = -np.inf
+        limit = int((together.sum(axis=1) - price * passes).argmax())
+        if limit < len(surplus) - 1:
+            surplus[limit + 1 :, mine] = -np.inf
         seconds += float(passes[limit])
     return seconds
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.goodput import Offers, Prices, allocate
+from policies.goodput import Offers, Prices, allocate, alone, at_price, plain
 
 HOST_ROWS, HOST_COST = (1, 2, 4, 8, 16, 32), (1.0, 1.08, 1.16, 1.37, 1.85, 2.61)
 
@@ -180,3 +180,63 @@ def test_what_must_be_read_before_is_paid_only_where_what_follows_is_worth_it():
 def test_nothing_to_choose_from_is_a_plain_step():
     found = allocate(offers(np.zeros((2, 3, 4))), host(3))
     assert (found.k.tolist(), found.rows, found.tokens) == ([0, 0, 0], 0, 3.0)
+
+
+def _own_price(found, offered, prices, answer):
+    """What is answered at the price that comes of it."""
+    for _ in range(20):
+        before, found = found, answer(offered, prices, found.goodput)
+        if found.goodput == before.goodput:
+            break
+    return found
+
+
+@pytest.mark.parametrize("owed", [False, True])
+def test_at_its_own_price_a_single_request_gets_what_trying_all_finds(owed):
+    """With trees, debts and passes, whatever the rows cost: the numbers are looked up, not interpolated."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        prices = Prices(
+            1 + np.cumsum(np.concatenate([[0.0], rng.uniform(0, 0.2, 40)])),
+            *np.array([(0, 0.005, 0, 0), (*rng.uniform(0, 0.1, 2), 0.01, 0.002)]).T,
+        )
+        offered = random_offers(rng, 1, trees=True, owed=owed)
+        found = _own_price(plain(1, prices), offered, prices, alone)
+        assert found.goodput == pytest.approx(brute_force(offered, prices), rel=1e-9)
+        (tokens,), (seconds,) = worth(offered, prices, found.place[None], found.k[None])
+        assert (tokens, seconds) == pytest.approx((found.tokens, found.seconds))
+
+
+def test_at_its_own_price_a_batch_gets_nearly_what_trying_all_finds():
+    rng = np.random.default_rng(6)
+    shares = []
+    for _ in range(100):
+        requests = int(rng.integers(2, 5))
+        eagle = (rng.uniform(0, 0.1), rng.uniform(0, 0.15), 0.002, 0.002)
+        prices = host(int(rng.choice([requests, requests + 20])), ngram=(0, 0.005, 0, 0), eagle=eagle)
+        offered = random_offers(rng, requests, trees=True, owed=True)
+        found = plain(requests, prices)
+        for _ in range(6):
+            beside = round(found.rows * (requests - 1) / requests)
+            found = at_price(offered, prices, found.goodput, beside)
+        (tokens,), (seconds,) = worth(offered, prices, found.place[None], found.k[None])
+        assert tokens == pytest.approx(found.tokens)
+        assert seconds <= found.seconds * (1 + 1e-9)
+        shares.append(found.goodput / brute_force(offered, prices))
+    assert np.mean(shares) > 0.99
+    assert sorted(shares)[5] > 0.97
+
+
+def test_who_must_draft_does_at_any_price():
+    prices = host(2, ngram=(0, 0.005, 0, 0))
+    both = offers([[[0.02], [0.02]]], held=[True, False])
+    assert at_price(both, prices, 10.0, 0).k.tolist() == [1, 0]
+    one = offers([[[0.02]]], held=[True])
+    assert alone(one, prices, 10.0).k.tolist() == [1]
+
+
+def test_more_rows_than_there_are_is_no_answer():
+    prices = host(2, most=3, ngram=(0, 0.0, 0, 0))
+    offered = offers([[[0.99] * 4] * 3])
+    assert at_price(offered, prices, 1e-6, 0) is None
+    assert allocate(offered, prices).rows <= len(prices.step) - 1
