@@ -41,7 +41,8 @@ class Prices(NamedTuple):
         return (self.fixed <= 0) & (self.level <= 0)
 
     def row(self, rows: int) -> float:
-        """Seconds that a row more costs, about, where so many are drafted."""
+        """Seconds that a row more costs, about, where so many are drafted, or as many as can be."""
+        rows = min(rows, len(self.step) - 1)
         reach = max(rows // 4, 1)
         low, high = max(rows - reach, 0), min(rows + reach, len(self.step) - 1)
         return float(self.step[high] - self.step[low]) / max(high - low, 1)

@@ -64,11 +64,11 @@ def test_a_bound_holds_at_any_price():
 
 
 def test_other_batches_are_allocated_at_a_price_of_their_own():
-    """From one request to many and back, in one step each."""
+    """From one request to many and back, in one step each, with no more rows than each batch may draft."""
     rng = np.random.default_rng(5)
     answer, shares = by_market(), []
     for requests in (1, 40) * 60:
-        prices = host(requests, ngram=(0, 0.005, 0, 0), eagle=(0.05, 0.05, 0, 0))
+        prices = host(requests, 4 * requests, ngram=(0, 0.005, 0, 0), eagle=(0.05, 0.05, 0, 0))
         offered = random_offers(rng, requests, trees=False, owed=False)
         shares.append(answer(offered, prices).goodput / exactly(offered, prices).goodput)
     assert np.mean(shares[20:]) > 0.97
