@@ -36,6 +36,8 @@ class Loop:
     seed: int = 1
     noise: float = 0.0  # of a step's seconds
     name: object = lambda i, step: f"r{i}"
+    waiting: int = 0
+    kv_free: float = 1.0
 
     def __post_init__(self):
         self.rng = np.random.default_rng(self.seed)
@@ -50,7 +52,9 @@ class Loop:
             RequestView(self.name(i, self.steps), f"c{i % 2}", "t", 10_000, 100, True, None, 0, options)
             for i, options in enumerate(offered)
         ]
-        decisions = self.controller.decide(LoadView(self.requests, 0, 1.0, self.seconds), views)
+        decisions = self.controller.decide(
+            LoadView(self.requests, self.waiting, self.kv_free, self.seconds, 300 * self.requests), views
+        )
         seen, rows, committed, drafting = [], self.requests, self.requests, {}
         for i, (view, decision) in enumerate(zip(views, decisions, strict=True)):
             if decision.option is None:

@@ -17,6 +17,7 @@ class Crowd:
         self._tasks: list[asyncio.Task[None]] = []
         self._http = httpx2.AsyncClient(timeout=DEADLINE)
         self.answers: list[httpx2.Response] = []
+        self.texts: set[str] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,6 +41,7 @@ class Crowd:
         answers, self.answers = self.answers, []
         for answer in answers:
             assert answer.status_code == 200, answer.text
+            self.texts.add(answer.json()["choices"][0]["text"])
             assert answer.json()["usage"]["completion_tokens"] == self._body["max_tokens"]
         return True
 

@@ -33,6 +33,13 @@ class RealDaemon(DaemonProcess):
         command = [SPECD, "reload", "--wait", "--admin", self.admin.removeprefix("http://")]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
 
+    def reloads(self) -> Table:
+        """What the daemon answers when it is asked to reload, and does."""
+        answer = self._http.post(f"{self.admin}/admin/v1/reload")
+        assert answer.status_code == 200, answer.text
+        found: Table = answer.json()
+        return found
+
     def client(self) -> openai.OpenAI:
         """The official client, which is not to hide a failure by trying again."""
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from specd.config.policy import LoadSection, PolicySection
 from tests.daemon.daemon_process import wait_until
 from tests.scenarios.crowd import Crowd, seen
 from tests.scenarios.stage import RealDaemon, Stage
@@ -66,6 +67,57 @@ async def test_good_reload_by_command(daemon: RealDaemon) -> None:
         await seen(lambda: chosen(daemon) == (0, "disabled"), "no more drafts")
         await seen(lambda: crowd.served(3), "requests served during and after")
     assert daemon.get("/admin/v1/config").json()["config"]["policy"]["kind"] == "off"
+
+
+EVERY_KEY: dict[str, Any] = {
+    "kind": "goodput",
+    "objective": "latency",
+    "latency_ms": 50.0,
+    "k_max": 5,
+    "static_k": 3,
+    "half_life": 8.0,
+    "prior": 0.9,
+    "draft_cost": 0.1,
+    "row_cost": 0.01,
+    "tree_nodes": 8,
+    "probe_every": 2,
+    "probe_k": 2,
+    "tenants": [{"name": "*", "draft_tokens": 4}],
+    "load.table": [[2, 5], [4, 2]],
+    "load.off_above": 5,
+    "load.resume_at": 2,
+    "load.context_table": [[4000, 4]],
+    "load.kv_reserve": 0.3,
+    "load.dwell_steps": 2,
+}
+
+
+def test_the_keys_above_are_all_there_are() -> None:
+    sections = [("", PolicySection), ("load.", LoadSection)]
+    keys = [f"{at}{name}" for at, section in sections for name in section.model_fields]
+    assert set(keys) - {"load", "profile"} == set(EVERY_KEY), "profile takes a restart"
+
+
+async def test_every_key_of_the_policy_is_taken_over_under_load(daemon: RealDaemon) -> None:
+    """Test that one key after another changes while three clients are served, as the only change told, and that no
+    request is lost over it and no text changes.
+    """
+    told, policy = [], dict[str, Any](load={})
+    async with Crowd(daemon.url, **BODY) as crowd:
+        await crowd.resize(3)
+        await seen(lambda: crowd.served(3), "requests served before")
+        for key, value in EVERY_KEY.items():
+            section, name = (policy["load"], key.removeprefix("load.")) if "." in key else (policy, key)
+            section[name] = value
+            if key != "objective":  # which does nothing by itself, and is refused without latency_ms
+                daemon.write(policy=policy)
+                told += [each["key"] for each in (await asyncio.to_thread(daemon.reloads))["changes"]]
+        await seen(lambda: crowd.served(3), "requests served during and after")
+    assert sorted(told) == sorted(f"policy.{key}" for key in EVERY_KEY)
+    config = daemon.get("/admin/v1/config").json()["config"]["policy"]
+    assert config["load"]["table"] == EVERY_KEY["load.table"]
+    assert config["kind"] == "goodput"
+    assert len(crowd.texts) == 1
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
