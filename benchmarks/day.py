@@ -2,21 +2,20 @@
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bar import Bar
-from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
+from benchmarks.rivals import ADAPTIVE, STATIC, Rivals
 from benchmarks.steady import Ask, asks, steps_weight, timed_step
 from engine.core import Engine
 from specd.bench.prompts import blend, prompts
 
 CLIENTS: Final = (1, 2, 4, 8, 16, 32, 48, 32, 16, 8, 4, 2, 1)
 _REQUESTS: Final = {1: 2, 2: 4, 4: 8, 8: 16}  # so that a phase of few clients is about as long as one of many
-_FINALISTS: Final = 2  # static policies that are tried again after the first round, beside k = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +65,18 @@ def phases(path: Path, clients: Sequence[int]) -> list[Phase]:
 
 
 def day(rivals: Rivals, of: Sequence[Phase], tokens: int, repeats: int, bar: Bar) -> Day:
-    """Every policy once after a day for the adaptive one to learn by, then the shortest days again."""
+    """All policies side by side, after a day for the adaptive one to learn by."""
 
-    def measured(name: str, turn: int) -> list[float]:
-        key = f"day, {name}, round {turn}"
-        run = lambda: _run(rivals.engine, rivals, name, of, tokens)  # noqa: E731
-        found: list[float] = bar.measured(key, weight(of, tokens), run)
+    def measured(names: Sequence[str], turn: int) -> dict[str, list[float]]:
+        run = lambda: _run(rivals, names, of, tokens)  # noqa: E731
+        found: dict[str, list[float]] = bar.measured(
+            f"day, round {turn}", len(names) * weight(of, tokens), run
+        )
         return found
 
-    measured(ADAPTIVE, 0)
-    seconds = {name: [measured(name, 1)] for name in (*STATIC, ADAPTIVE)}
-    static = sorted(STATIC, key=lambda name: sum(seconds[name][0]))
-    again = [*dict.fromkeys([ADAPTIVE, PLAIN, *static[:_FINALISTS]])]
-    bar.skip((len(STATIC) + 1 - len(again)) * (repeats - 1) * weight(of, tokens))
-    for turn in range(2, repeats + 1):
-        at = turn % len(again)
-        for name in again[at:] + again[:at]:
-            seconds[name].append(measured(name, turn))
+    measured((ADAPTIVE,), 0)
+    rounds = [measured((*STATIC, ADAPTIVE), turn) for turn in range(1, repeats + 1)]
+    seconds = {name: [each[name] for each in rounds] for name in (*STATIC, ADAPTIVE)}
     return Day([phase.clients for phase in of], seconds)
 
 
@@ -100,21 +94,23 @@ def total_weight(of: Sequence[Phase], tokens: int, repeats: int) -> float:
     return (1 + repeats * (1 + len(STATIC))) * weight(of, tokens)
 
 
-def _run(engine: Engine, rivals: Rivals, name: str, of: Sequence[Phase], tokens: int) -> list[float]:
-    with engine.lent(rivals.policy(name)):
-        return [_phase(engine, phase, tokens) for phase in of]
-
-
-def _phase(engine: Engine, phase: Phase, tokens: int) -> float:
-    """Seconds until all its requests are answered, prompts included."""
-    waiting = deque(ask.request(tokens) for ask in phase.requests)
-    for _ in range(min(phase.clients, len(waiting))):
-        engine.submit(waiting.popleft())
-    seconds = 0.0
-    while engine.has_work:
-        took, report = timed_step(engine)
-        seconds += took
-        for output in report.outputs:
-            if output.finish and waiting:
-                engine.submit(waiting.popleft())
+def _run(rivals: Rivals, names: Sequence[str], of: Sequence[Phase], tokens: int) -> dict[str, list[float]]:
+    seconds = {name: [0.0] * len(of) for name in names}
+    works = {name: _day(rivals.engine, of, tokens) for name in names}
+    for name, _, (phase, took) in rivals.in_turns(works):
+        seconds[name][phase] += took
     return seconds
+
+
+def _day(engine: Engine, of: Sequence[Phase], tokens: int) -> Iterator[tuple[int, float]]:
+    """(phase, seconds) of each step until all requests are answered, prompts included."""
+    for number, phase in enumerate(of):
+        waiting = deque(ask.request(tokens) for ask in phase.requests)
+        for _ in range(min(phase.clients, len(waiting))):
+            engine.submit(waiting.popleft())
+        while engine.has_work:
+            took, report = timed_step(engine)
+            for output in report.outputs:
+                if output.finish and waiting:
+                    engine.submit(waiting.popleft())
+            yield number, took

@@ -57,7 +57,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.policies", description=__doc__)
     option = parser.add_argument
-    option("--repeats", type=int, default=3, help="rounds; each figure is their median (default 3)")
+    option("--repeats", type=int, default=1, help="rounds of everything (default 1)")
     option("--tokens", type=int, default=64, help="tokens of each request that are measured (default 64)")
     option("--points", type=_numbers, default=_POINTS, help="concurrencies (default 1,2,4,8,16,32,48)")
     option("--mixes", type=_names, default=_MIXES, help="mixes of `specd bench` (default copy,chat,mixed)")

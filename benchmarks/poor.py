@@ -1,6 +1,5 @@
 """A draft that cannot win, on prompts that cannot be guessed: does the policy say so, and what does that cost?"""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.bar import Bar
+from benchmarks.regret import measured
 from benchmarks.rivals import ADAPTIVE, PLAIN, Rivals
 from benchmarks.steady import Ask, Shown, steps_weight, together
 from engine.api import DraftSettings
@@ -22,10 +22,10 @@ MOST: Final = 16  # prompts of a measurement
 
 @dataclass(frozen=True, slots=True)
 class Poor:
-    """One concurrency: tokens per second round by round, and the share of rounds that had a draft."""
+    """One concurrency: tokens per second, and the share of rounds that had a draft."""
 
     running: int
-    rates: dict[str, list[float]]
+    rates: dict[str, float]
     first: float
     """Share of rounds with a draft when the policy met this draft for the first time."""
     drafting: float
@@ -33,9 +33,8 @@ class Poor:
 
     @property
     def against_plain(self) -> float:
-        """The median over rounds, whose runs are neighbours."""
-        pairs = zip(self.rates[ADAPTIVE], self.rates[PLAIN], strict=True)
-        return statistics.median(ours / plain for ours, plain in pairs)
+        """All turns of both."""
+        return self.rates[ADAPTIVE] / self.rates[PLAIN]
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,19 +94,17 @@ class PoorDraft:
         return [self._at(running) for running in self.running]
 
     def _at(self, running: int) -> Poor:
-        first = self._measured(ADAPTIVE, running, 0)
-        shown: dict[str, list[Shown]] = {PLAIN: [], ADAPTIVE: []}
-        for turn in range(1, self.repeats + 1):
-            for name in sorted(shown, reverse=bool(turn % 2)):
-                shown[name].append(self._measured(name, running, turn))
-        rates = {name: [each.rate for each in of] for name, of in shown.items()}
-        return Poor(running, rates, first.drafting, together(shown[ADAPTIVE]).drafting)
+        first = self._measured((ADAPTIVE,), running, 0)[ADAPTIVE]
+        rounds = [self._measured((PLAIN, ADAPTIVE), running, turn) for turn in range(1, self.repeats + 1)]
+        shown = {name: together(half for r in rounds for half in r[name]) for name in (PLAIN, ADAPTIVE)}
+        rates = {name: each.rate for name, each in shown.items()}
+        return Poor(running, rates, together(first).drafting, shown[ADAPTIVE].drafting)
 
-    def _measured(self, name: str, running: int, turn: int) -> Shown:
-        key = f"poor draft, {running} running, {name}, round {turn}"
-        run = lambda: self._run(name, running)  # noqa: E731
-        return Shown.of(self.bar.measured(key, weight(running, self.tokens), run))
-
-    def _run(self, name: str, running: int) -> dict[str, Any]:
+    def _measured(self, names: Sequence[str], running: int, turn: int) -> dict[str, list[Shown]]:
         wanted = self.prompts[: running * _BATCHES.get(running, 1)]
-        return self.rivals.shown(name, wanted, running, self.tokens).document()
+        return measured(
+            self.bar,
+            f"poor draft, {running} running, round {turn}",
+            len(names) * weight(running, self.tokens),
+            lambda: self.rivals.shown(names, wanted, running, self.tokens),
+        )

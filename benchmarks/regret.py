@@ -1,7 +1,7 @@
 """Tokens per second of the adaptive policy against every static k, at one mix and concurrency after another."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,52 +11,64 @@ from benchmarks.steady import Ask, Shown, steps_weight, together
 
 BATCHES: Final = {1: 6, 2: 3, 4: 3, 8: 2}
 """By concurrency: so many batches make a measurement, where one would be over too soon; others have one."""
-_NEAR: Final = 0.9  # of the best: a static k that gave less in the first round is not tried again
+_NAMES: Final = (*STATIC, ADAPTIVE)
 _PROMPT: Final = 230  # tokens of a prompt, about
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mix at one concurrency."""
+    """One mix at one concurrency, measured in turns of a few steps each.
+
+    The best static k is named by one half of the turns and compared by the other, and the other way round: of nine
+    figures with noise in them the best is partly the luckiest, and a comparison by the same figures would count that.
+    """
 
     mix: str
     running: int
-    rates: dict[str, list[float]]
-    """Tokens per second by policy, round by round; one round alone for those that were far off in the first."""
-    lengths: dict[int, int]
-    """Rounds of the adaptive policy by the k that it chose."""
-
-    @property
-    def contended(self) -> list[str]:
-        """The static policies that were tried in every round."""
-        rounds = len(self.rates[ADAPTIVE])
-        return [name for name, rates in self.rates.items() if name != ADAPTIVE and len(rates) == rounds]
+    halves: dict[str, list[Shown]]
+    """By policy: what the even turns gave, and the odd ones."""
 
     def against(self, name: str) -> float:
-        """The adaptive policy's rate over another's: the median of what each round says, whose runs are neighbours."""
-        pairs = zip(self.rates[ADAPTIVE], self.rates[name], strict=False)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
+        """The adaptive policy's rate over another's."""
+        return self.rate(ADAPTIVE) / self.rate(name)
+
+    @property
+    def against_best(self) -> float:
+        """Over the best static k; the mean of both ways."""
+        shares = [self._half(ADAPTIVE, half) / self._half(self._best(1 - half), half) for half in (0, 1)]
+        return math.sqrt(math.prod(shares))
 
     @property
     def best(self) -> str:
-        """The static policy that the adaptive one has the hardest time with."""
-        return min(self.contended, key=self.against)
+        """The best static policy over all turns."""
+        return max(STATIC, key=self.rate)
 
-    def median(self, name: str) -> float:
+    def rate(self, name: str) -> float:
         """Tokens per second."""
-        return statistics.median(self.rates[name])
+        return together(self.halves[name]).rate
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Rounds of the adaptive policy by the k that it chose."""
+        return together(self.halves[ADAPTIVE]).lengths
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "mix": self.mix,
             "running": self.running,
-            "rates": self.rates,
+            "rates": {name: [half.rate for half in of] for name, of in self.halves.items()},
             "best_static": self.best,
-            "against_best": self.against(self.best),
+            "against_best": self.against_best,
             "against_plain": self.against(PLAIN),
             "lengths": dict(sorted(self.lengths.items())),
         }
+
+    def _half(self, name: str, half: int) -> float:
+        return self.halves[name][half].rate
+
+    def _best(self, half: int) -> str:
+        return max(STATIC, key=lambda name: self._half(name, half))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +91,8 @@ class Plan:
 
     @property
     def total(self) -> float:
-        """At most: no static k falls behind."""
-        runs = 1 + self.repeats * (1 + len(STATIC))
+        """Of everything."""
+        runs = 1 + self.repeats * len(_NAMES)
         return runs * len(self.mixes) * sum(map(self.weight, self.points))
 
 
@@ -98,32 +110,30 @@ class Regret:
         return [self._point(mix, running) for mix in self.plan.mixes for running in self.plan.points]
 
     def _point(self, mix: str, running: int) -> Point:
-        """A round not counted in which the adaptive policy meets the traffic, then rounds in which all take turns."""
-        self._measured(mix, running, ADAPTIVE, 0)
-        names = [*STATIC, ADAPTIVE]
-        shown: dict[str, list[Shown]] = {name: [] for name in names}
-        for turn in range(1, self.plan.repeats + 1):
-            at = turn % len(names)
-            for name in names[at:] + names[:at]:
-                shown[name].append(self._measured(mix, running, name, turn))
-            if turn == 1:
-                left = [name for name in names if _worth(name, shown)]
-                self.bar.skip((len(names) - len(left)) * (self.plan.repeats - 1) * self.plan.weight(running))
-                names = left
-        rates = {name: [each.rate for each in of] for name, of in shown.items()}
-        return Point(mix, running, rates, together(shown[ADAPTIVE]).lengths)
+        """The adaptive policy meets the traffic, which is not counted; then all take turns."""
+        self._measured((ADAPTIVE,), mix, running, 0)
+        rounds = [self._measured(_NAMES, mix, running, turn) for turn in range(1, self.plan.repeats + 1)]
+        halves = {
+            name: [together(half) for half in zip(*(r[name] for r in rounds), strict=True)] for name in _NAMES
+        }
+        return Point(mix, running, halves)
 
-    def _measured(self, mix: str, running: int, name: str, turn: int) -> Shown:
-        key = f"regret, {mix}, {running} running, {name}, round {turn}"
-        run = lambda: self._run(mix, running, name)  # noqa: E731
-        return Shown.of(self.bar.measured(key, self.plan.weight(running), run))
-
-    def _run(self, mix: str, running: int, name: str) -> dict[str, Any]:
+    def _measured(self, names: Sequence[str], mix: str, running: int, turn: int) -> dict[str, list[Shown]]:
         wanted = self.prompts[mix][: self.plan.requests(running)]
-        return self.rivals.shown(name, wanted, running, self.plan.tokens).document()
+        return measured(
+            self.bar,
+            f"regret, {mix}, {running} running, round {turn}",
+            len(names) * self.plan.weight(running),
+            lambda: self.rivals.shown(names, wanted, running, self.plan.tokens),
+        )
 
 
-def _worth(name: str, shown: Mapping[str, Sequence[Shown]]) -> bool:
-    """Whether it is tried again after the first round."""
-    best = max(shown[static][0].rate for static in STATIC)
-    return name in (ADAPTIVE, PLAIN) or shown[name][0].rate >= _NEAR * best
+def measured(
+    bar: Bar, key: str, weight: float, run: Callable[[], dict[str, list[Shown]]]
+) -> dict[str, list[Shown]]:
+    """What policies gave, by halves, as the journal keeps it."""
+
+    def document() -> dict[str, Any]:
+        return {name: [half.document() for half in of] for name, of in run().items()}
+
+    return {name: [Shown.of(half) for half in of] for name, of in bar.measured(key, weight, document).items()}

@@ -1,13 +1,17 @@
 """The policies that are compared on one engine: the adaptive one, every static k, and k = 0."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
+from itertools import count, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from benchmarks.steady import Ask, Shown, in_batches, steady, together
+from benchmarks.steady import Ask, Shown, decoding, in_batches, together
 from engine.api import DraftSettings, Launch
 from engine.core import Engine
+from engine.sequence import Sequence as Text
 from engine.start import start
 from policies.controller import Controller
 from policies.load import UNCAPPED
@@ -28,6 +32,10 @@ def static(k: int) -> str:
 
 
 STATIC: Final = tuple(static(k) for k in range(K_MOST + 1))
+
+_TURN: Final = 3  # steps
+_KV_BYTES: Final = 8 << 30  # of all policies' requests at once
+T = TypeVar("T")
 
 
 class Rivals:
@@ -50,10 +58,54 @@ class Rivals:
         self._static.configure(PolicySettings(kind="static" if k else "off", static_k=k, load=UNCAPPED))
         return self._static
 
-    def shown(self, name: str, prompts: Sequence[Ask], running: int, tokens: int) -> Shown:
-        """What it gives to so many of these prompts at a time, one batch after another."""
-        policy = self.policy(name)
-        return together(steady(self.engine, policy, batch, tokens) for batch in in_batches(prompts, running))
+    def shown(
+        self, names: Sequence[str], prompts: Sequence[Ask], running: int, tokens: int
+    ) -> dict[str, list[Shown]]:
+        """What each gives to so many of these prompts at a time, one batch after another; by half of their turns."""
+        halves: dict[str, list[list[Shown]]] = {name: [[], []] for name in names}
+        for batch in in_batches(prompts, running):
+            works = {name: decoding(self.engine, batch, tokens) for name in names}
+            for name, cycle, step in self.in_turns(works):
+                halves[name][cycle % 2].append(step)
+        return {name: [together(half) for half in of] for name, of in halves.items()}
+
+    def in_turns(self, works: Mapping[str, Iterator[T]]) -> Iterator[tuple[str, int, T]]:
+        """(name, cycle, item) of each item, which is a step of that policy's work. They take turns of a few steps, so
+        that whatever makes the machine faster or slower for a second meets all of them.
+        """
+        asides = {name: _Aside(self.engine) for name in works}
+        left = list(works)
+        for cycle in count():
+            at = cycle % max(len(left), 1)
+            for name in left[at:] + left[:at]:
+                with asides[name].turn(), self.engine.lent(self.policy(name)):
+                    items = list(islice(works[name], _TURN))
+                yield from ((name, cycle, item) for item in items)
+                if len(items) < _TURN:
+                    left.remove(name)
+            if not left:
+                break
+        self.engine.check_integrity()
+
+
+class _Aside:
+    """The requests of one policy. While others have their turn they wait, keys and all."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._scheduler = engine.scheduler
+        self._running: list[Text] = []
+        self._waiting: deque[Text] = deque()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While entered, they are all that there is."""
+        scheduler = self._scheduler
+        scheduler.running, scheduler.waiting = self._running, self._waiting
+        try:
+            yield
+        finally:
+            self._running, self._waiting = scheduler.running, scheduler.waiting
+            scheduler.running, scheduler.waiting = [], deque()
 
 
 def engine(path: Path, draft: DraftSettings) -> Engine:
@@ -63,6 +115,7 @@ def engine(path: Path, draft: DraftSettings) -> Engine:
         cache_dir=str(cache_dir() / "kernels"),
         draft=draft,
         prefix_cache=False,
+        kv_bytes=_KV_BYTES,
     )
     return start(launch, lambda _: None)
 

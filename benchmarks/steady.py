@@ -84,14 +84,25 @@ def of_mix(path: Path, mix: str, number: int) -> list[Ask]:
 
 
 def steady(engine: Engine, policy: Policy, batch: Sequence[Ask], tokens: int) -> Shown:
-    """All of the batch decode under the policy until they have `tokens` each, on average.
+    """All of the batch decode under the policy until they have `tokens` each, on average."""
+    with engine.lent(policy):
+        return together(decoding(engine, batch, tokens))
+
+
+def decoding(engine: Engine, batch: Sequence[Ask], tokens: int) -> Iterator[Shown]:
+    """Steps in which all of the batch decode, until they have `tokens` each, on average.
 
     Prompts are read under plain decoding and not counted, so every policy begins at the same place. Nobody's text ends
     meanwhile: so as many decode in the last step as in the first, however unlike the requests are, and what is shown
     is what so many running get. A policy that moves one request on at the cost of others has moved it on further.
     """
-    with engine.lent(policy), started(engine, batch, tokens):
-        return _until(engine, len(batch) * tokens)
+    left = len(batch) * tokens
+    with started(engine, batch, tokens):
+        while left > 0:
+            took, report = timed_step(engine)
+            assert not any(output.finish for output in report.outputs), "a text ended while it was measured"
+            left -= report.committed
+            yield Shown(report.committed, took, dict(Counter(each.k for each in report.rounds)))
 
 
 @contextmanager
@@ -107,18 +118,6 @@ def started(engine: Engine, batch: Sequence[Ask], tokens: int) -> Iterator[None]
     for request in requests:
         engine.cancel(request.id)
     engine.step()
-    engine.check_integrity()
-
-
-def _until(engine: Engine, tokens: int) -> Shown:
-    gained, seconds, lengths = 0, 0.0, Counter[int]()
-    while gained < tokens:
-        took, report = timed_step(engine)
-        seconds += took
-        gained += report.committed
-        lengths.update(each.k for each in report.rounds)
-        assert not any(output.finish for output in report.outputs), "a text ended while it was measured"
-    return Shown(gained, seconds, dict(lengths))
 
 
 def timed_step(engine: Engine) -> tuple[float, StepReport]:

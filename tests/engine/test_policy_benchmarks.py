@@ -1,5 +1,7 @@
 """The measuring programs of `make bench` measure what they say: same work, constant load, and learning kept apart."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from benchmarks.drafts_page import Shape, StepTime
 from benchmarks.journal import Journal
 from benchmarks.policies_page import PolicyFigures
 from benchmarks.regret import Point
-from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, Rivals, static
-from benchmarks.steady import Ask, steady
+from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, STATIC, Rivals, static
+from benchmarks.steady import Ask, Shown, started, steady, together
 from engine.api import PhaseSeconds
 from specd.config.policy import PolicySection
 from tests.engine.conftest import MakeEngine
@@ -62,12 +64,49 @@ def test_the_adaptive_policy_learns_from_its_own_rounds_alone(make_engine: MakeE
     assert [each.traffic_class for each in rivals.policy(static(2)).class_acceptance()]
 
 
-def test_a_day_answers_every_request(make_engine: MakeEngine) -> None:
-    """Test that clients ask again when they are answered, and that the phases' times are told."""
+def test_policies_take_turns_with_the_same_requests(make_engine: MakeEngine) -> None:
+    """Test that each has requests of its own, as many tokens, both halves of the turns, and leaves nothing behind."""
     rivals = Rivals(make_engine("ngram"))
-    seconds = run_day(rivals.engine, rivals, PLAIN, [Phase(1, 0.0, ASKS), Phase(2, 1.0, ASKS)], 4)
-    assert len(seconds) == 2
-    assert min(seconds) > 0
+    names = (PLAIN, static(3), ADAPTIVE)
+    shown = rivals.shown(names, ASKS, 3, 12)
+    for name in names:
+        halves = shown[name]
+        assert all(half.tokens for half in halves)
+        assert 36 <= together(halves).tokens < 36 + 3 * 9
+        assert sum(together(halves).lengths.values()) % 3 == 0, "one of the three was missing in some step"
+    assert together(shown[PLAIN]).lengths == {0: 36}
+    assert set(together(shown[static(3)]).lengths) <= {0, 1, 2, 3}
+    assert not rivals.engine.has_work
+
+
+def test_requests_that_wait_for_their_turn_go_on_where_they_were(make_engine: MakeEngine) -> None:
+    """Test that texts are the same whoever has turns between their steps."""
+    rivals = Rivals(make_engine("ngram"))
+
+    def texts() -> Iterator[list[list[int]]]:
+        with started(rivals.engine, ASKS, 12):
+            for _ in range(12):
+                rivals.engine.step()
+                yield [list(sequence.tokens) for sequence in rivals.engine.scheduler.running]
+
+    *_, alone = (found for _, _, found in rivals.in_turns({PLAIN: texts()}))
+    works = {PLAIN: texts(), ADAPTIVE: texts(), static(3): texts()}
+    beside = {name: found for name, _, found in rivals.in_turns(works)}
+    for name in works:
+        for ours, plain in zip(beside[name], alone, strict=True):
+            both = min(len(ours), len(plain))
+            assert both > len(ASKS[0].prompt) + 8
+            assert ours[:both] == plain[:both]
+
+
+def test_a_day_answers_every_request(make_engine: MakeEngine) -> None:
+    """Test that clients ask again when they are answered, and that the phases' times are told of each policy."""
+    rivals = Rivals(make_engine("ngram"))
+    seconds = run_day(rivals, (PLAIN, ADAPTIVE), [Phase(1, 0.0, ASKS), Phase(2, 1.0, ASKS)], 4)
+    assert set(seconds) == {PLAIN, ADAPTIVE}
+    for phases in seconds.values():
+        assert len(phases) == 2
+        assert min(phases) > 0
     assert not rivals.engine.has_work
 
 
@@ -86,18 +125,18 @@ def test_a_journal_goes_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_ratios_are_those_of_neighbours() -> None:
-    """Test that a machine that becomes slower from round to round changes no ratio, and who was dropped is no rival."""
-    rates = {
-        PLAIN: [100.0, 50.0, 25.0],
-        static(4): [120.0, 60.0, 30.0],
-        static(8): [200.0],
-        ADAPTIVE: [132.0, 66.0, 33.0],
+def test_the_luck_of_nine_is_no_rival() -> None:
+    """Test that the best static k is named by one half and compared by the other, in all turns of both."""
+    rates = dict.fromkeys(STATIC, (100.0, 100.0)) | {
+        static(4): (120.0, 120.0),
+        static(5): (150.0, 90.0),  # lucky in one half
+        ADAPTIVE: (132.0, 132.0),
     }
-    point = Point("mixed", 4, rates, {0: 10, 3: 90})
+    halves = {name: [Shown(int(rate), 1.0, {3: 10}) for rate in of] for name, of in rates.items()}
+    point = Point("mixed", 4, halves)
     assert point.best == static(4)
-    assert point.against(static(4)) == pytest.approx(1.1)
     assert point.against(PLAIN) == pytest.approx(1.32)
+    assert point.against_best == pytest.approx(math.sqrt(132 / 120 * 132 / 90))
     day = Day([1, 2], {PLAIN: [[10.0, 10.0]], static(2): [[9.0, 8.0]], ADAPTIVE: [[8.0, 8.0]]})
     claims = {claim.what: claim for claim in PolicyFigures(points=[point], day=day).claims()}
     many_wants = claims["mixed, 4 running: tokens/s over the best static (k = 4)"]
