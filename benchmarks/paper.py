@@ -14,6 +14,7 @@ _TITLES: Final = {
     "drafts": "What drafts are worth",
     "traffic": "Policies on production traffic, and under noise",
     "policies": "The adaptive policy against every static draft length",
+    "drift": "How soon drift is found, and how often for nothing",
     "replay": "Production traffic, scaled down, against the live daemon",
 }
 
