@@ -55,9 +55,13 @@ class Evidence:
         """Take in one step's rounds."""
         for one in rounds:
             if one.is_evidence:
-                slot = self._slot(Stratum(one.traffic_class, one.proposer), now)
-                slot[1] += 1
-                slot[2] += one.accepted > 0
+                self.add(Stratum(one.traffic_class, one.proposer), 1, one.accepted > 0, now)
+
+    def add(self, stratum: Stratum, examined: int, accepted: int, now: float) -> None:
+        """Take in so many first positions at once."""
+        slot = self._slot(stratum, now)
+        slot[1] += examined
+        slot[2] += accepted
 
     def _slot(self, stratum: Stratum, now: float) -> list[float]:
         slots = self._slots.setdefault(stratum, deque())

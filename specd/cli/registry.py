@@ -42,12 +42,12 @@ COMMANDS: Final = {
     "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),
     "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
+    "replay": Command("put recorded requests before drift detectors and alert rules", "specd.cli.replay"),
     "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),
 }
 
 NOT_BUILT: Final = {
     "set": "edit the config file and run `specd reload --wait` instead",
     "alerts": "see specd_alerts in /metrics of the admin listener",
-    "replay": "alerts are decided in the running daemon only",
 }
 """Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""
