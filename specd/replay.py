@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +12,8 @@ import msgspec
 from policies.drift import Shown, Watch
 from specd.alerts.events import Events
 from specd.alerts.finding import Finding, Pair, pair_of
-from specd.alerts.lifecycle import Alert, Lifecycle
-from specd.alerts.receivers.webhook import rfc3339
+from specd.alerts.lifecycle import Alert, Lifecycle, State
+from specd.alerts.receivers.base import rfc3339
 from specd.alerts.rules import Evidence, Stratum, evaluate
 from specd.alerts.signals import findings
 from specd.config.schema import Config
@@ -99,7 +100,7 @@ def _record(line: Any) -> Record:
     event = line.get("event") if isinstance(line, dict) else None
     if event not in {None, _UPDATE}:
         raise ValueError(f'there is no event "{event}", only "{_UPDATE}"')
-    record = msgspec.convert(line, Report if event is None else Update)
+    record: Record = msgspec.convert(line, Report) if event is None else msgspec.convert(line, Update)
     if not isfinite(record.t):
         raise ValueError("t is no time: write Unix seconds")
     for drafted in (record, *record.also) if isinstance(record, Report) else ():
@@ -112,7 +113,9 @@ def _check(drafted: Drafted) -> None:
     if len(examined) != len(accepted) or any(
         not 0 <= kept <= seen for seen, kept in zip(examined, accepted, strict=True)
     ):
-        raise ValueError("accepted must have as many positions as examined, and none with more than was examined")
+        raise ValueError(
+            "accepted must have as many positions as examined, and none with more than was examined"
+        )
     if drafted.expected and len(drafted.expected) != len(examined):
         raise ValueError("expected must have as many positions as examined, or be left out")
 
@@ -133,7 +136,9 @@ class Replay:
         """That an update has named, and of which no request was seen yet."""
 
     def run(self, records: Sequence[Record], shift: float) -> Iterator[dict[str, Any]]:
-        """Every change of an alert's state. shift: seconds that are added to the records' times, which never go back."""
+        """What receivers would be told: alerts that fire or end. shift: seconds that are added to the records' times,
+        which never go back.
+        """
         now = looked = records[0].t
         for record in records:
             now = max(now, record.t)
@@ -151,7 +156,7 @@ class Replay:
             ended = self._serve(record.pair, now)
         if record.pair == self._pair:
             for shown in record.shown():
-                self._watch.observe(shown)
+                self._watch.observe(replace(shown, t=now))
                 self._count(shown, now)
         return ended
 
@@ -196,6 +201,8 @@ class Replay:
     @staticmethod
     def _told(alerts: Iterable[Alert], shift: float) -> Iterator[dict[str, Any]]:
         for alert in alerts:
+            if alert.state is State.PENDING:
+                continue
             yield {
                 "name": alert.name,
                 "state": alert.state.value,

@@ -58,6 +58,12 @@ class Watch:
             np.array([row]), rates[None], examined[None].astype(np.int64), np.array([shown.t])
         )
 
+    @property
+    def breaches(self) -> int:
+        """How much is wrong now, of all strata and kinds."""
+        flags = self._streams.flags
+        return int(flags.fell.sum() + flags.collapsed.sum() + flags.looping.sum())
+
     def signals(self, now: float) -> list[Signal]:
         """What is to be said of every stratum, by each kind of detector."""
         return [signal for of_one in self.by_stratum(now) for signal in of_one]

@@ -14,8 +14,8 @@ def add_arguments(parser: Parser) -> None:
     describe(
         parser,
         """
-Put recorded request reports before the drift detectors and the alert rules of a config, and print every change of an
-alert's state as a JSON line: what the daemon would have told, had it been configured so. Baselines are learned from the
+Put recorded request reports before the drift detectors and the alert rules of a config, and print each alert that fires
+or ends as a JSON line: what the daemon would have told, had it been configured so. Baselines are learned from the
 file. Reports are what the daemon writes to telemetry.reports_file.""",
         """
         specd replay reports.jsonl --now-from-record

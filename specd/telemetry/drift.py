@@ -1,6 +1,7 @@
 """The drift detectors in the daemon: fed by finished requests, asked by alarm and scrape, kept over restarts."""
 
 import asyncio
+import contextlib
 import logging
 import time
 import zlib
@@ -39,6 +40,8 @@ class Drift(Collector):
         self._clock = clock
         self._watch = Watch(section.settings())
         self._dirty = False
+        self._due = asyncio.Event()
+        """What began or ended must not be forgotten: an alert that outlives a crash would be taken for over."""
         self._fault: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._restore()
@@ -54,9 +57,12 @@ class Drift(Collector):
 
     def finished(self, request: Finished) -> None:
         """Take in what it showed."""
+        before = self._watch.breaches
         for shown in request.shown():
             self._watch.observe(shown)
             self._dirty = True
+        if self._watch.breaches != before:
+            self._due.set()
 
     def findings(self, now: float) -> list[Finding]:
         """For the alarm."""
@@ -82,7 +88,7 @@ class Drift(Collector):
         )
 
     def start(self) -> None:
-        """Save once a minute, until `aclose`."""
+        """Save once a minute, and when something began or ended, until `aclose`."""
         self._task = asyncio.create_task(self._run())
 
     async def aclose(self) -> None:
@@ -118,7 +124,9 @@ class Drift(Collector):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_SAVE_EVERY)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), _SAVE_EVERY)
+            self._due.clear()
             await self.save()
 
 
