@@ -106,6 +106,7 @@ class Engine:
         )
         self._outbox: list[Output] = []
         self.steps = 0
+        self._told = 0  # rounds of which it was told what was behind them
 
     @property
     def can_capture(self) -> bool:
@@ -321,10 +322,10 @@ class Engine:
         return endings
 
     def _tell(self, rounds: list[Round]) -> None:
-        """What was behind one of the decisions; each text has its turn."""
-        turn, later = divmod(self.steps, _TELLS)
-        if rounds and not later:
-            place = turn % len(rounds)
+        """What was behind one of the decisions, if its turn has come; each text has its own."""
+        if rounds and self.steps * len(rounds) % _TELLS < len(rounds):
+            self._told += 1
+            place = self._told % len(rounds)
             rounds[place] = told(rounds[place], self._policy.account(place))
 
     def _observe(

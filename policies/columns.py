@@ -14,12 +14,16 @@ import numpy as np
 
 from policies.acceptance import AcceptanceEstimates, Arm
 from policies.base import Option
+from policies.evidence import PRIOR
 from policies.lengths import Bools, Floats, Ints
 
 Options = tuple[tuple[Option, ...], ...]
 """By request."""
 
 NO_ARM: Final = -1
+_NO_OPTION: Final = np.array([0, NO_ARM, 0, 1, 0, PRIOR])[
+    :, None, None
+]  # k, arm, proposer, width, owed, slot
 
 
 class Columns(NamedTuple):
@@ -75,17 +79,12 @@ class Reader:
             map(classes.__getitem__, request.tolist()),
             arms,
         )
-        slot = _placed(shape, at, np.fromiter(slots, np.intp, len(flat)), 0)
-        return Columns(
-            _placed(shape, at, np.array(ks), 0),
-            _placed(shape, at, np.array(list(map(self._arm, arms))), NO_ARM),
-            _placed(shape, at, np.array(list(map(self._proposer, proposers))), 0),
-            _placed(shape, at, np.array(widths), 1),
-            _placed(shape, at, np.array(owed), 0).astype(np.float64),
-            slot,
-            self._estimates.has_own(slot),
-            max(widths) > 1,
+        values = np.array(
+            (ks, [*map(self._arm, arms)], [*map(self._proposer, proposers)], widths, owed, [*slots])
         )
+        k, arm, proposer, width, debt, slot = _placed(shape, at, values)
+        own = self._estimates.has_own(slot)
+        return Columns(k, arm, proposer, width, debt.astype(np.float64), slot, own, max(widths) > 1)
 
     def _arm(self, arm: Arm) -> int:
         return self._arms.setdefault(arm, len(self._arms))
@@ -100,12 +99,13 @@ def _nothing(requests: int) -> Columns:
     return Columns(nothing, nothing + NO_ARM, nothing, nothing + 1, owed, nothing, own, trees=False)
 
 
-def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints, other: int) -> Ints:
-    """[O, b] of values one for each option."""
-    if len(values) == shape[0] * shape[1]:
-        return np.ascontiguousarray(values.reshape(shape[::-1]).T)
-    found = np.full(shape, other, dtype=np.intp)
-    found[at] = values
+def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints) -> Ints:
+    """[6, O, b] of the columns' values, one for each option: [6, options]."""
+    if values.shape[1] == shape[0] * shape[1]:
+        return np.ascontiguousarray(values.reshape(len(values), *shape[::-1]).transpose(0, 2, 1))
+    found = np.empty((len(values), *shape), dtype=np.intp)
+    found[:] = _NO_OPTION
+    found[:, *at] = values
     return found
 
 

@@ -116,6 +116,8 @@ class Exploring:
         of_class = self._class(batch.classes[i])
         if len(batch.levels) < 2 or not k[i] or step - self._looked[of_class] < _SOON:
             return None
+        if not self._affords(gained / float(batch.prices.step[0])):
+            return None
         others = batch.levels[:, i] > 0
         others[chosen[i]] = False
         if not others.any():
@@ -153,11 +155,15 @@ class Exploring:
         if p not in drafting:
             seconds += prices.fixed[p] + k * prices.level[p]
         cost = float(seconds / prices.step[0])
-        if cost > self._purse and self._purse < PURSE:
+        if not self._affords(cost):
             return False
         self._purse -= cost
         drafting.add(p)
         return True
+
+    def _affords(self, cost: float) -> bool:
+        """Whether the purse has so much, in plain steps, or is as full as can be."""
+        return cost <= self._purse or self._purse >= PURSE
 
     def _class(self, name: str) -> int:
         known = self._classes.get(name)
