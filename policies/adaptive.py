@@ -83,6 +83,9 @@ class Adaptive:
     def reckon(self, costs: StepCosts) -> None:
         """Take other costs."""
         self._costs = costs
+        self._drafts: tuple[tuple[str, ...], Floats] | None = (
+            None  # (proposers, what theirs cost): asked in every step
+        )
 
     @property
     def wants_options(self) -> bool:
@@ -101,9 +104,10 @@ class Adaptive:
         verdict = self._verdict(allowed)
         levels = self._levels(columns, allowed, allowed.room if self._ruled_out else allowed.most)
         added = gains(self._estimates.table, columns, levels, self._settings.k_max)
-        found = plain(len(names), prices)
         if verdict is Verdict.DRAFT and not self._ruled_out:
             found = self._allocated(columns, rows, added, prices, bound)
+        else:
+            found = plain(len(names), prices)
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
         choice = self._explored(batch, found, self._codes(columns, found, levels, verdict), verdict)
         self._told = Step(
@@ -155,9 +159,16 @@ class Adaptive:
         costs = self._costs
         most = max(self._settings.k_max * requests, self._settings.tree_nodes)
         beside = costs.sequence * allowed.sequences + costs.key * allowed.context - of_prompts
-        drafts = [costs.draft(name) for name in self._reader.proposers] or [FREE]
-        by_kind = np.array([(each.fixed, each.level, each.node, each.owed) for each in drafts]).T
-        return Prices(costs.table(allowed.rows + most)[allowed.rows :] + beside, *by_kind)
+        return Prices(costs.table(allowed.rows + most)[allowed.rows :] + beside, *self._of_drafts())
+
+    def _of_drafts(self) -> Floats:
+        """[4, proposers] what their drafts cost: see Prices."""
+        names = self._reader.proposers
+        if self._drafts is None or len(self._drafts[0]) != len(names):
+            drafts = [self._costs.draft(name) for name in names] or [FREE]
+            rows = [(each.fixed, each.level, each.node, each.owed) for each in drafts]
+            self._drafts = names, np.array(rows).T
+        return self._drafts[1]
 
     def _allocated(
         self, columns: Columns, rows: Ints, added: Floats, prices: Prices, bound: float | None

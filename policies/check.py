@@ -147,7 +147,11 @@ class Check:
             band.trial = _Trial()
 
     def _band(self, sequences: int) -> _Band:
-        return self._bands.setdefault(round(2 * log2(max(sequences, 1))), _Band())
+        key = round(2 * log2(max(sequences, 1)))
+        band = self._bands.get(key)
+        if band is None:
+            band = self._bands[key] = _Band()
+        return band
 
 
 def _seems_slower(band: _Band) -> bool:

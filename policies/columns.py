@@ -111,11 +111,8 @@ def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints) -> Ints
 
 def gains(table: Floats, columns: Columns, levels: Ints, most: int) -> Floats:
     """[most, O, b] tokens that each level of an option adds; none beyond its `levels` [O, b]."""
-    found = np.empty((most, *levels.shape))
-    by_position = table[columns.slot].transpose(2, 0, 1)
-    added: Floats | float = 1.0
-    for level in range(most):
-        added = np.multiply(by_position[min(level, len(by_position) - 1)], added, out=found[level])
+    position = np.minimum(np.arange(most), table.shape[1] - 1)
+    found = np.ascontiguousarray(table[columns.slot][..., position].cumprod(axis=2).transpose(2, 0, 1))
     if int(levels.min()) < most:
         beyond: Bools = np.arange(most)[:, None, None] >= levels
         found[beyond] = 0.0

@@ -56,14 +56,18 @@ class KVMemory:
         self.begin = begin
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
+        alike: dict[tuple[int, int], list[tuple[dict[int, Tensor], int]]] = {}
         for index, shape in layers.items():
             for store, dim in ((self.keys, shape.key_dim), (self.values, shape.value_dim)):
-                store[index] = zeros((slots, shape.kv_heads, dim), dtype, device)
+                alike.setdefault((shape.kv_heads, dim), []).append((store, index))
         self.features = {name: zeros((slots, width), dtype, device) for name, width in features.items()}
-
-    @property
-    def _stores(self) -> tuple[Tensor, ...]:
-        return (*self.keys.values(), *self.values.values(), *self.features.values())
+        # What is alike lies in one tensor, [stores, slots, ...]: to move a position is one operation, not one a layer.
+        self._stacks = [store[None] for store in self.features.values()]
+        for (heads, dim), stores in alike.items():
+            stack = zeros((len(stores), slots, heads, dim), dtype, device)
+            self._stacks.append(stack)
+            for (store, index), own in zip(stores, stack, strict=True):
+                store[index] = own
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store rows. slots: [T]; key, value: [T, kv_heads, dim]."""
@@ -75,21 +79,21 @@ class KVMemory:
         if not moves:
             return
         sources, targets = send(moves, self.device).unbind(1)
-        for store in self._stores:
-            store.index_copy_(0, targets, store.index_select(0, sources))
+        for stack in self._stacks:
+            stack.index_copy_(1, targets, stack.index_select(1, sources))
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Zero these blocks, all layers: after a fault they may hold what is not a number."""
         slots = [slot for b in blocks for slot in range(b * self.block_size, (b + 1) * self.block_size)]
-        for store in self._stores:
-            store[slots] = 0
+        for stack in self._stacks:
+            stack[:, slots] = 0
 
     def copy(self, source: int, target: int) -> None:
         """Copy one block, all layers."""
         size = self.block_size
         there, here = slice(target * size, (target + 1) * size), slice(source * size, (source + 1) * size)
-        for store in self._stores:
-            store[there] = store[here]
+        for stack in self._stacks:
+            stack[:, there] = stack[:, here]
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of B tables of equal length. blocks: [B, N] -> [B, kv_heads, N * block_size, dim] each."""
