@@ -6,12 +6,9 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from policies.base import Decision, LoadState, LoadView, Observation, Option, Reason, RequestView
 from policies.controller import Controller
-from policies.load import rules_of
 from policies.settings import LoadSettings, PolicySettings
 from tests.policies.steps import A_STEP
 
@@ -39,61 +36,6 @@ def decide(controller, *requests, running=1):
 def only(controller, request, running=1):
     (decision,) = decide(controller, request, running=running)
     return decision
-
-
-views = st.builds(
-    view,
-    st.sampled_from("abcdef"),
-    traffic_class=st.sampled_from(["chat", "code"]),
-    remaining=st.integers(1, 20),
-    speculate=st.booleans(),
-    fixed_k=st.none() | st.integers(0, 16),
-    forced=st.sampled_from([0, 0, 1, 7, 16]),
-)
-batches = st.lists(views, max_size=6, unique_by=lambda request: request.request)
-settings = st.builds(
-    PolicySettings,
-    kind=st.sampled_from(["goodput", "ewma", "static", "off"]),
-    k_max=st.integers(0, 16),
-    static_k=st.integers(0, 16),
-    prior=st.floats(0, 1),
-    draft_cost=st.none() | st.floats(0, 1),
-    row_cost=st.none() | st.floats(0, 1),
-    tree_nodes=st.integers(0, 63),
-    probe_every=st.integers(1, 5),
-    probe_k=st.integers(1, 16),
-    load=st.just(LoadSettings(dwell_steps=2)),
-)
-
-
-@given(
-    settings, st.lists(st.tuples(st.integers(1, 48), batches), max_size=20), st.randoms(use_true_random=False)
-)
-def test_no_k_exceeds_any_of_its_bounds(rules, steps, rng):
-    controller = Controller(rules)
-    for running, batch in steps:
-        decisions = decide(controller, *batch, running=running)
-        assert len(decisions) == len(batch)
-        cap = next((cap for up_to, cap in rules_of(rules).table if running <= up_to), 0)
-        for request, decision in zip(batch, decisions, strict=True):
-            assert 0 <= decision.k <= min(rules.k_max, request.remaining_tokens - 1)
-            assert decision.k <= (16 if request.fixed_k is None else request.fixed_k)
-            assert decision.k == 0 or (request.speculate and rules.kind != "off")
-            under_load = controller.load_state is LoadState.OFF and decision.reason is Reason.PROBE
-            forced = decision.reason is Reason.FORCED
-            assert decision.k <= cap or under_load or forced
-            assert not forced or 0 < decision.k <= request.forced
-            assert decision.text
-        controller.observe(
-            [
-                Observation(
-                    request.request, request.traffic_class, "ngram", d.k, min(d.k, hit + 1), min(d.k, hit)
-                )
-                for request, d in zip(batch, decisions, strict=True)
-                for hit in [rng.randint(0, 16)]
-            ],
-            A_STEP,
-        )
 
 
 @pytest.mark.parametrize(
