@@ -5,6 +5,10 @@ class UserError(Exception):
     """The user's mistake: the message is a sentence that says what is wrong and what to do instead."""
 
 
+class DaemonError(Exception):
+    """The running daemon did not do what was right to ask of it: a fault of ours. The command line exits 1."""
+
+
 class ConfigError(UserError):
     """The config cannot be used. One line per fault, each with its origin and its key path."""
 

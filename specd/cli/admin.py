@@ -9,8 +9,9 @@ import httpx2
 from specd.cli.parser import Arguments, Parser, add_config_arguments
 from specd.config.layers import load, salvage_admin
 from specd.config.schema import AdminSection
-from specd.errors import ConfigError, UserError
+from specd.errors import ConfigError, DaemonError, UserError
 
+_PATIENCE: Final = 10.0
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  not bound: mapped away
 
 
@@ -27,6 +28,13 @@ class Answer:
         error = self.body.get("error")
         return str(error["message"]) if isinstance(error, dict) and "message" in error else str(self.body)
 
+    @property
+    def good(self) -> dict[str, Any]:
+        """The body of an answer that is to be good. Raises `DaemonError`."""
+        if self.status != httpx2.codes.OK:
+            raise DaemonError(f"the daemon failed: {self.message}")
+        return self.body
+
 
 class Admin:
     """The admin listener of one daemon. Raises `UserError` when it cannot be reached or wants a token."""
@@ -34,6 +42,15 @@ class Admin:
     def __init__(self, listen: str, token: str | None) -> None:
         self._listen = listen
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def look(self, path: str) -> dict[str, Any]:
+        """What there is to see, which the daemon tells at once. Raises `DaemonError`."""
+        try:
+            return self.request("GET", path, seconds=_PATIENCE).good
+        except TimeoutError:
+            raise DaemonError(
+                f"the daemon has not answered within {_PATIENCE:.0f} s: is its machine busy?"
+            ) from None
 
     def request(self, method: str, path: str, *, seconds: float | None, body: Any = None) -> Answer:
         """One call, with a body as JSON. Raises `TimeoutError` when the daemon takes longer than `seconds`."""

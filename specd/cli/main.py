@@ -10,7 +10,7 @@ from typing import Final
 
 from specd.cli.parser import Parser, indented
 from specd.cli.registry import COMMANDS, NOT_BUILT, CommandModule
-from specd.errors import UserError
+from specd.errors import DaemonError, UserError
 
 OK: Final = 0
 OUR_FAULT: Final = 1
@@ -34,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return USER_MISTAKE
+    except DaemonError as error:
+        print(error, file=sys.stderr)
+        return OUR_FAULT
     except BrokenPipeError:  # `specd schema | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK

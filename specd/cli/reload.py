@@ -1,13 +1,13 @@
 """`specd reload`: ask the running daemon to read its config again."""
 
-import sys
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from specd.cli.admin import Answer, add_admin_arguments, connect
+from specd.cli.admin import add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.config.reload import Change
 from specd.config.section import Reload
-from specd.errors import UserError
+from specd.errors import DaemonError, UserError
 
 _PATIENCE: Final = 2.0
 _WAIT: Final = 120.0
@@ -38,25 +38,21 @@ def run(args: Arguments) -> int:
         return _still_busy(waited=args.wait)
     if answer.status in {409, 422}:
         raise UserError(answer.message)
-    if answer.status != 200:
-        print(f"the daemon failed: {answer.message}", file=sys.stderr)
-        return 1
-    _report(answer, detailed=args.wait)
+    _report(answer.good, detailed=args.wait)
     return 0
 
 
 def _still_busy(*, waited: bool) -> int:
     if waited:
-        print(f"the daemon has not finished the reload within {_WAIT:.0f} s; see its log", file=sys.stderr)
-        return 1
+        raise DaemonError(f"the daemon has not finished the reload within {_WAIT:.0f} s; see its log")
     print("asked; the daemon is still at it, its log will tell (or use --wait)")
     return 0
 
 
-def _report(answer: Answer, *, detailed: bool) -> None:
+def _report(reloaded: Mapping[str, Any], *, detailed: bool) -> None:
     changes = [
         Change(change["key"], change["old"], change["new"], Reload(change["kind"]))
-        for change in answer.body.get("changes", [])
+        for change in reloaded.get("changes", [])
     ]
     if not changes:
         print("reloaded: nothing changed")
@@ -64,5 +60,5 @@ def _report(answer: Answer, *, detailed: bool) -> None:
         print("\n".join(change.text() for change in changes))
     else:
         print(f"reloaded: {len(changes)} key{'s' if len(changes) > 1 else ''} changed")
-    for note in answer.body.get("notes", []):
+    for note in reloaded.get("notes", []):
         print(note)

@@ -1,14 +1,10 @@
 """`specd status`: one look at the running daemon."""
 
 import json
-import sys
-from typing import Final
 
 from specd.cli.admin import add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.config.paths import leaves
-
-_PATIENCE: Final = 10.0
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,15 +22,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Arguments) -> int:
     """Ask and print."""
-    try:
-        answer = connect(args).request("GET", "/admin/v1/status", seconds=_PATIENCE)
-    except TimeoutError:
-        print(f"the daemon has not answered within {_PATIENCE:.0f} s", file=sys.stderr)
-        return 1
-    if answer.status != 200:
-        print(f"the daemon failed: {answer.message}", file=sys.stderr)
-        return 1
-    print(json.dumps(answer.body, indent=2) if args.json else table(answer.body))
+    body = connect(args).look("/admin/v1/status")
+    print(json.dumps(body, indent=2) if args.json else table(body))
     return 0
 
 

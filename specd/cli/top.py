@@ -2,7 +2,7 @@
 
 import time
 from argparse import ArgumentTypeError
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.live import Live
@@ -11,9 +11,8 @@ from rich.text import Text
 from specd.cli.admin import Admin, add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.cli.top_screen import screen
-from specd.errors import UserError
+from specd.errors import DaemonError, UserError
 
-_PATIENCE: Final = 10.0
 _LOOKED_AT: Final = (
     200  # decisions, of which the newest are shown, those before others that tell of alternatives
 )
@@ -56,28 +55,16 @@ def _look_again(admin: Admin) -> str:
     """A daemon that is started anew comes back to the screen."""
     try:
         return _look(admin)
-    except UserError as fault:
+    except (UserError, DaemonError) as fault:
         return str(fault)
 
 
 def _look(admin: Admin) -> str:
-    """One screen. Raises `UserError`."""
-    status = _ask(admin, "/admin/v1/status")
-    decisions = _ask(admin, f"/admin/v1/decisions?limit={_LOOKED_AT}")["decisions"]
+    """One screen. Raises `UserError` and `DaemonError`."""
+    status = admin.look("/admin/v1/status")
+    decisions = admin.look(f"/admin/v1/decisions?limit={_LOOKED_AT}")["decisions"]
     telling = [each for each in decisions if each["alternatives"]]
     return "\n".join(screen(status, (telling or decisions)[:_SHOWN]))
-
-
-def _ask(admin: Admin, path: str) -> dict[str, Any]:
-    try:
-        answer = admin.request("GET", path, seconds=_PATIENCE)
-    except TimeoutError:
-        raise UserError(
-            f"the daemon has not answered within {_PATIENCE:.0f} s: is its machine busy?"
-        ) from None
-    if answer.status != 200:
-        raise UserError(f"the daemon failed: {answer.message}")
-    return answer.body
 
 
 def _seconds(text: str) -> float:

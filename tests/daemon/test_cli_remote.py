@@ -139,7 +139,7 @@ def test_top_of_a_failing_daemon_is_a_sentence(
 ) -> None:
     """Test that `specd top` passes on why there is no screen, and refuses a pause that is none."""
     daemon.status, daemon.body = 500, {"error": {"message": "boom"}}
-    assert main(["top", "--once", "--admin", listen]) == 2
+    assert main(["top", "--once", "--admin", listen]) == 1
     assert capsys.readouterr().err == "the daemon failed: boom\n"
     with pytest.raises(SystemExit):
         main(["top", "--every", "0"])
