@@ -4,7 +4,6 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from benchmarks.bar import Bar
 from benchmarks.rivals import ADAPTIVE, STATIC, Rivals
 from benchmarks.steady import Ask, asks, steps_weight, timed_step
 from engine.core import Engine
-from specd.bench.prompts import blend, prompts
+from specd.bench.stages import ramp
 
 CLIENTS: Final = (1, 2, 4, 8, 16, 32, 48, 32, 16, 8, 4, 2, 1)
 _REQUESTS: Final = {1: 2, 2: 4, 4: 8, 8: 16}  # so that a phase of few clients is about as long as one of many
@@ -55,13 +54,8 @@ class Day:
 
 def phases(path: Path, clients: Sequence[int]) -> list[Phase]:
     """The day's requests."""
-    chat, copy = prompts("chat"), prompts("copy")
-    found = []
-    for number, running in enumerate(clients):
-        share = number / max(len(clients) - 1, 1)
-        wanted = islice(blend(chat, copy, share), _REQUESTS.get(running, running))
-        found.append(Phase(running, share, asks(path, wanted)))
-    return found
+    day = ramp("chat", "copy", clients, lambda running: _REQUESTS.get(running, running))
+    return [Phase(part.clients, part.share, asks(path, part.prompts)) for part in day]
 
 
 def day(rivals: Rivals, of: Sequence[Phase], tokens: int, repeats: int, bar: Bar) -> Day:

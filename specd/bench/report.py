@@ -8,12 +8,12 @@ from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from specd.bench.client import Dialect
 from specd.bench.sample import Quantiles, Summary, whole
 from specd.host import cpu_model
+from specd.tables import figures
 
 _COLUMNS = (
     "mix",
@@ -76,12 +76,7 @@ class Answered:
 
 def table(summaries: Sequence[Summary]) -> Table:
     """One line per mix and concurrency."""
-    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in _COLUMNS:
-        result.add_column(column, justify="left" if column == "mix" else "right")
-    for summary in summaries:
-        result.add_row(*_cells(summary))
-    return result
+    return figures(_COLUMNS, map(_cells, summaries))
 
 
 def document(

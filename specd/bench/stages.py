@@ -1,6 +1,6 @@
 """Which requests a run makes, and with how many clients at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -13,6 +13,14 @@ class Stage(NamedTuple):
     """A level that is still empty, and what its clients are to ask."""
 
     level: Level
+    prompts: Iterator[Prompt]
+
+
+class Phase(NamedTuple):
+    """A part of a ramp."""
+
+    clients: int
+    share: float  # of the last mix
     prompts: Iterator[Prompt]
 
 
@@ -30,11 +38,20 @@ def _levels(asked: Asked) -> Iterator[Stage]:
 
 def _phases(asked: Asked) -> Iterator[Stage]:
     first, last = asked.mix[0], asked.mix[-1]
-    of_first, of_last = prompts(first, asked.seed), prompts(last, asked.seed)
-    for number, clients in enumerate(asked.concurrency):
-        share = number / max(len(asked.concurrency) - 1, 1)
-        both = blend(of_first, of_last, share)
-        yield Stage(Level(_name(first, last, share), clients), islice(both, asked.requests_at(clients)))
+    for phase in ramp(first, last, asked.concurrency, asked.requests_at, asked.seed):
+        yield Stage(Level(_name(first, last, phase.share), phase.clients), phase.prompts)
+
+
+def ramp(
+    first: str, last: str, concurrency: Sequence[int], requests: Callable[[int], int], seed: int = 0
+) -> Iterator[Phase]:
+    """One phase for each number of clients, with as many prompts as `requests` says, over which the traffic moves from
+    the first mix to the last. A phase's prompts are to be taken before the next phase.
+    """
+    of_first, of_last = prompts(first, seed), prompts(last, seed)
+    for number, clients in enumerate(concurrency):
+        share = number / max(len(concurrency) - 1, 1)
+        yield Phase(clients, share, islice(blend(of_first, of_last, share), requests(clients)))
 
 
 def _name(first: str, last: str, share: float) -> str:

@@ -1,10 +1,10 @@
 """What a calibration found, for people."""
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from policies.load import NO_CAP
 from policies.profile import Cap, Point, Profile
+from specd.tables import figures
 
 _STEADY = 4
 """Of a load without drafts, p99 over p50, at most."""
@@ -13,14 +13,14 @@ _STEADY = 4
 def table(profile: Profile) -> Table:
     """A line for each number of texts: speed without drafts, and with each length over that."""
     lengths = sorted({point.k for point in profile.points})
-    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     columns = ("texts", "tokens\neach", "off\ntokens/s", "p50 ms", "p99 ms")
-    for name in (*columns, *(f"k = {k}\ntimes" for k in lengths if k), "p99 ms\nat most k"):
-        result.add_column(name, justify="right")
-    for points in (profile.points, profile.long_points):
-        for running in sorted({point.running for point in points}):
-            result.add_row(*_cells([point for point in points if point.running == running]))
-    return result
+    header = (*columns, *(f"k = {k}\ntimes" for k in lengths if k), "p99 ms\nat most k")
+    rows = [
+        _cells([point for point in points if point.running == running])
+        for points in (profile.points, profile.long_points)
+        for running in sorted({point.running for point in points})
+    ]
+    return figures(header, rows, named=False)
 
 
 def summary(profile: Profile) -> str:

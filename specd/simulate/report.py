@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from policies.simulate import Outcome
 from specd.simulate.field import Field
+from specd.tables import figures
 
 _COLUMNS = (
     "policy",
@@ -25,12 +25,7 @@ _COLUMNS = (
 
 def table(outcomes: Sequence[Outcome]) -> Table:
     """One line a policy."""
-    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in _COLUMNS:
-        result.add_column(column, justify="left" if column == "policy" else "right")
-    for outcome in outcomes:
-        result.add_row(*cells(outcome))
-    return result
+    return figures(_COLUMNS, map(cells, outcomes))
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:
@@ -52,15 +47,8 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 def decisions(outcomes: Sequence[Outcome]) -> Table:
     """How often each length was chosen, in percent of rounds."""
     lengths = sorted({k for outcome in outcomes for k in outcome.levels})
-    result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    result.add_column("% of rounds at k =")
-    for k in lengths:
-        result.add_column(str(k), justify="right")
-    for outcome in outcomes:
-        rounds = max(sum(outcome.levels.values()), 1)
-        shares = [outcome.levels.get(k, 0) / rounds * 100 for k in lengths]
-        result.add_row(outcome.policy, *(f"{share:.1f}" if share else "" for share in shares))
-    return result
+    rows = [[outcome.policy, *_shares(outcome, lengths)] for outcome in outcomes]
+    return figures(["% of rounds at k =", *map(str, lengths)], rows)
 
 
 def document(command: str, field: Field, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -72,3 +60,9 @@ def document(command: str, field: Field, outcomes: Sequence[Outcome]) -> dict[st
         "load_table": field.load_settings().table,
         "policies": [asdict(outcome) for outcome in outcomes],
     }
+
+
+def _shares(outcome: Outcome, lengths: Sequence[int]) -> list[str]:
+    rounds = max(sum(outcome.levels.values()), 1)
+    shares = [outcome.levels.get(k, 0) / rounds * 100 for k in lengths]
+    return [f"{share:.1f}" if share else "" for share in shares]
