@@ -170,6 +170,15 @@ def test_nothing_but_failures_is_said(server, bench, capsys):
     assert bench.result["levels"][0]["ttft"] is None
 
 
+@pytest.fixture
+def heard_ctrl_c():
+    """SIGINT as Python has it, also where this process was started with the signal ignored, as shells do behind `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard_ctrl_c")
 def test_interrupt_prints_what_was_measured(server, bench, capsys):
     """Test that Ctrl-C in the third request leaves the table and the JSON of the first two."""
     server.hang_when = lambda number: number == 3
