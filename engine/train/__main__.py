@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _job(arguments: Sequence[str]) -> Job:
     parser = argparse.ArgumentParser(description="trains a draft; started by specd draft train")
-    for name in ("kind", "target", "prompts", "out"):
+    for name in ("kind", "target", "name", "prompts", "out"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--tokens", type=int, default=500_000)
     parser.add_argument("--minutes", type=float, default=45.0)

@@ -29,8 +29,8 @@ class HeadKind(Protocol):
     def make(self, target: Any, vocabulary: Vocabulary) -> nn.Module:
         """A head at its beginning: see engine.train.guess.Steps. Raises TrainError for targets that it cannot serve."""
 
-    def write(self, head: nn.Module, vocabulary: Vocabulary, target: Any, out: Any) -> None:
-        """config.json and model.safetensors."""
+    def write(self, head: nn.Module, vocabulary: Vocabulary, target: Any, job: Job) -> None:
+        """config.json and model.safetensors, into `job.out`."""
 
 
 def kind(job: Job) -> HeadKind:

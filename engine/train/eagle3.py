@@ -83,16 +83,16 @@ def begin_from(head: Eagle3, target: Any, kept: Tensor) -> None:
     head.lm_head.weight.copy_(target.lm_head.weight[kept])
 
 
-def write(head: nn.Module, vocabulary: Vocabulary, target: Any, out: Path) -> None:
+def write(head: nn.Module, vocabulary: Vocabulary, target: Any, job: Job) -> None:
     """config.json and model.safetensors in the `speculators` layout. The embeddings stay with the target."""
     tensors = {name: tensor.bfloat16() for name, tensor in head.state_dict().items()}
     kept = vocabulary.kept
     tensors["d2t"] = kept - torch.arange(len(kept))
     tensors["t2d"] = vocabulary.places >= 0
-    export.write(out, config(target, len(kept)), tensors)
+    export.write(Path(job.out), config(target, len(kept), job.name), tensors)
 
 
-def config(target: Any, kept: int) -> Mapping[str, Any]:
+def config(target: Any, kept: int, name: str) -> Mapping[str, Any]:
     """What `speculators` and the engines that read its layout want to know."""
     text = target.config.get_text_config()
     proposal = {
@@ -110,7 +110,7 @@ def config(target: Any, kept: int) -> Mapping[str, Any]:
             "default_proposal_method": "greedy",
             "proposal_methods": [proposal],
             "verifier": {
-                "name_or_path": export.name_of(target),
+                "name_or_path": name,
                 "architectures": list(target.config.architectures or []),
             },
         },

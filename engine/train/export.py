@@ -32,9 +32,3 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(text, "utf-8")
     partial.rename(path)
-
-
-def name_of(target: Any) -> str:
-    """A hub name as it is; of a directory on this machine only the last part."""
-    name = str(getattr(target.config, "_name_or_path", "") or "").rstrip("/")
-    return name.rsplit("/", 1)[-1] if name.startswith(("/", ".", "~")) else name

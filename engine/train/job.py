@@ -20,6 +20,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     target: str
     """A local Hugging Face directory."""
+    name: str
+    """Of the target, as others know it: written into what they may read."""
     fingerprint: str = ""
     """Of the target, for the record: a head drafts for no other."""
     prompts: str

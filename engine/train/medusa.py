@@ -72,7 +72,7 @@ def make(target: Any, vocabulary: Vocabulary) -> Medusa:
     return Medusa(matrix, target.model.norm.weight.detach().float(), config.rms_norm_eps)
 
 
-def write(head: nn.Module, vocabulary: Vocabulary, target: Any, out: Path) -> None:
+def write(head: nn.Module, vocabulary: Vocabulary, target: Any, job: Job) -> None:
     """The v1 layout: a list of heads by place, each a block without a linear of its own."""
     del vocabulary
     assert isinstance(head, Medusa)
@@ -80,16 +80,16 @@ def write(head: nn.Module, vocabulary: Vocabulary, target: Any, out: Path) -> No
     tensors = {
         f"{i}.0.{name}": each.bfloat16() for i, block in blocks for name, each in block.state_dict().items()
     }
-    export.write(out, config(target, len(head.blocks)), tensors)
+    export.write(Path(job.out), config(target, len(head.blocks), job.name), tensors)
 
 
-def config(target: Any, count: int) -> Mapping[str, Any]:
+def config(target: Any, count: int, name: str) -> Mapping[str, Any]:
     """What loaders of the v1 layout read."""
     text = target.config.get_text_config()
     return {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
-        "base_model_name_or_path": export.name_of(target),
+        "base_model_name_or_path": name,
         "hidden_size": text.hidden_size,
         "vocab_size": text.vocab_size,
         "medusa_num_heads": count,

@@ -91,17 +91,15 @@ def _finish(job: Job) -> None:
     trainer = assembly.trainer(job, own, Workers())
     trainer.resume(job.checkpoint)
     own.head.eval()
-    out = Path(job.out)
-    assembly.kind(job).write(own.head, own.vocabulary, own.target, out)
-    export.write_record(out, record(job, own, trainer))
+    assembly.kind(job).write(own.head, own.vocabulary, own.target, job)
+    export.write_record(Path(job.out), record(job, own, trainer))
 
 
 def command(job: Job) -> str:
     """What makes the same head again."""
     names = ("kind", "prompts", "tokens", "minutes", "seed", "workers")
     given = [f"--{name}={getattr(job, name)}" for name in names]
-    target = Path(job.target).name
-    return shlex.join(["specd", "draft", "train", *given, f"--target={target}", "--out=DIR"])
+    return shlex.join(["specd", "draft", "train", *given, f"--target={job.name}", "--out=DIR"])
 
 
 def record(job: Job, own: Parts, trainer: Trainer) -> Record:
@@ -114,7 +112,7 @@ def record(job: Job, own: Parts, trainer: Trainer) -> Record:
     return Record(
         command=command(job),
         kind=job.kind,
-        target=export.name_of(own.target),
+        target=job.name,
         target_fingerprint=job.fingerprint,
         seed=job.seed,
         prompts=job.prompts,

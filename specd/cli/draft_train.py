@@ -11,7 +11,7 @@ from specd.cli.parser import Arguments, describe
 from specd.errors import UserError
 from specd.models.cache import cache_dir, hashes
 from specd.models.identity import fingerprint
-from specd.models.resolve import resolve_target
+from specd.models.resolve import public_name, resolve_target
 
 PROGRAM: Final = (sys.executable, "-m", "engine.train")
 BUILTIN: Final = "builtin"
@@ -66,7 +66,8 @@ def command(args: Arguments, target: Path, revision: str) -> list[str]:
     """What is started. revision: the target's fingerprint, by which a head is known to be its."""
     given = {name: getattr(args, name) for name in
              ("kind", "prompts", "out", "tokens", "minutes", "disk", "seed", "workers")}  # fmt: skip
-    known = {"target": target, "fingerprint": revision, "cache": cache_dir() / "kernels"}
+    known = {"target": target, "name": public_name(args.target), "fingerprint": revision}
+    known["cache"] = cache_dir() / "kernels"
     return [*PROGRAM, *(f"--{name}={value}" for name, value in {**given, **known}.items())]
 
 

@@ -9,6 +9,7 @@ from specd.models import directory, gguf, manifest
 from specd.models.cache import cache_dir
 
 DEMO: Final = "demo"
+_DEMO_ELSEWHERE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED: Final = ["*.safetensors", "*.json", "*.jinja"]
 
@@ -31,6 +32,14 @@ def resolve_target(target: str, *, download: bool = True) -> Path:
         path = gguf.dequantised(file, cache_dir())
     directory.check(path)
     return path
+
+
+def public_name(target: str) -> str:
+    """What others know it by, named as for `resolve_target`; of a path, which says nothing to them, the last part."""
+    if target == DEMO:
+        return _DEMO_ELSEWHERE
+    local = Path(target).expanduser()
+    return target if not local.exists() and _HUB_NAME.fullmatch(target) else local.resolve().name
 
 
 def still_to_convert(target: str) -> Path | None:

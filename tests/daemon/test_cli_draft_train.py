@@ -33,6 +33,7 @@ def test_the_training_is_a_process_of_its_own_and_its_exit_code_is_ours(
     assert given == {
         "kind": "eagle3", "prompts": "builtin", "out": "head", "tokens": "500000", "minutes": "2.0", "disk": "8.0",
         "seed": "0", "workers": "2", "target": str(echo / "demo"), "fingerprint": "of demo",
+        "name": "HuggingFaceTB/SmolLM2-135M-Instruct",
         "cache": str(echo / "cache" / "kernels"),
     }  # fmt: skip
 

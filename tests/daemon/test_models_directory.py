@@ -10,7 +10,7 @@ import pytest
 from specd.errors import ModelError
 from specd.models import directory
 from specd.models.architecture import unsupported
-from specd.models.resolve import resolve_target
+from specd.models.resolve import public_name, resolve_target
 from tests.daemon.model_directory import safetensors, write_model, write_sharded
 
 
@@ -111,6 +111,17 @@ def test_unsupported_architecture_is_refused_with_the_reason(config: dict[str, o
 def test_supported_architectures_pass(kind: str) -> None:
     """Test that families with a pluggable attention pass, one whose folder has another name included, and T5's."""
     assert unsupported({"model_type": kind}) is None
+
+
+def test_the_name_of_a_target_says_nothing_of_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test that what is trained for the demo model or one of the hub names it as others find it."""
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert public_name("demo") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert public_name("some-org/some-model") == "some-org/some-model"
+    assert public_name(str(tmp_path / "mine")) == public_name(".") == public_name("../mine/") == "mine"
 
 
 def test_resolve_checks_a_local_directory(tmp_path: Path) -> None:

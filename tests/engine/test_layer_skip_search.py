@@ -162,6 +162,7 @@ def job_of(target: Path, out: Path, texts: list[answers.Text]) -> Job:
     job = Job(
         kind="layer-skip",
         target=str(target),
+        name="tiny",
         fingerprint="0123456789ab",
         prompts="chats.jsonl",
         out=str(out),

@@ -31,8 +31,8 @@ def job(tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Job(
-        kind="eagle3", target=str(tiny_dir), prompts=str(file), out=str(tmp_path / "out"), tokens=100_000,
-        minutes=0.02, disk=1.0, workers=1, dtype="float32",
+        kind="eagle3", target=str(tiny_dir), name="org/tiny", prompts=str(file), out=str(tmp_path / "out"),
+        tokens=100_000, minutes=0.02, disk=1.0, workers=1, dtype="float32",
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def test_the_whole_way_writes_a_head_in_the_speculators_layout(
 ) -> None:
     """From the command's arguments to keys, shapes, config and record."""
     monkeypatch.setattr(crew, "work", in_process)
-    given = ("kind", "target", "prompts", "out", "tokens", "minutes", "disk", "workers", "dtype")
+    given = ("kind", "target", "name", "prompts", "out", "tokens", "minutes", "disk", "workers", "dtype")
     assert command.main([f"--{name}={getattr(job, name)}" for name in given]) == 0
     out = Path(job.out)
     config = json.loads((out / "config.json").read_text())
@@ -237,6 +237,8 @@ def test_the_whole_way_writes_a_head_in_the_speculators_layout(
     record = json.loads((out / "record.json").read_text())
     assert record["texts"] == {"code": 9, "recorded": 10}
     assert len(record["curve"]) >= 1
+    assert config["speculators_config"]["verifier"]["name_or_path"] == record["target"] == "org/tiny"
+    assert "--target=org/tiny" in record["command"]
 
 
 def workers_that(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
