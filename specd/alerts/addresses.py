@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import httpcore2
 import httpx2
@@ -18,11 +18,24 @@ class PrivateAddressError(httpcore2.ConnectError):
     """The name leads to this machine or into a private network."""
 
 
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+
 def is_public(address: str) -> bool:
     """Whether an IP address is one of the internet at large."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_global and not (mapped or found).is_multicast
+    found = _meant(ipaddress.ip_address(address.partition("%")[0]))
+    return found.is_global and not found.is_multicast
+
+
+def _meant(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address within, where packets would be led to that."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 class PublicOnly(httpcore2.AsyncNetworkBackend):

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from specd.alerts.delivery import Deliveries
@@ -11,7 +11,7 @@ from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import fingerprint
 from specd.alerts.manager import AlertManager
 from specd.alerts.receivers.base import Publisher
-from specd.alerts.silences import Silence, new_silence
+from specd.alerts.silences import Silence
 from specd.alerts.telling import TEST
 from specd.config.schema import Config
 from specd.store import store_dir
@@ -53,7 +53,7 @@ class Alarm:
 
         Once this returns it is in the outbox, so what has not arrived by then still will.
         """
-        own = {"alertname": "SpecdTest", "severity": "info", "test": secrets.token_hex(4), **labels}
+        own = {**labels, "alertname": "SpecdTest", "severity": "info", "test": secrets.token_hex(4)}
         key = fingerprint(own)
         with self._deliveries.followed(key) as outcomes:
             texts = {"summary": "A test of the way to this receiver", "description": "Nothing is wrong."}
@@ -70,13 +70,9 @@ class Alarm:
         """In force, to come, or ended within a day."""
         return self.manager.silences()
 
-    async def silence(
-        self, matchers: Sequence[str], seconds: float, comment: str, created_by: str, now: float
-    ) -> Silence:
-        """Tell nobody of these alerts for so long. Raises `UserError`."""
-        made = new_silence(matchers, seconds, now, comment=comment, created_by=created_by)
-        await self.manager.silence(made)
-        return made
+    async def silence(self, silence: Silence) -> None:
+        """Tell nobody of what it matches, from now on. Raises `UserError`."""
+        await self.manager.silence(silence)
 
     async def unsilence(self, name: str) -> bool:
         """Tell again. False where there is no silence of this id."""
@@ -87,7 +83,7 @@ class Alarm:
         return True
 
 
-async def _at_most(seconds: float, condition: Any) -> None:
+async def _at_most(seconds: float, condition: Callable[[], bool]) -> None:
     try:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110  outcomes come one by one, from several tasks

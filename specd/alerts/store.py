@@ -225,13 +225,13 @@ class Store:
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > _VERSION:
+            raise sqlite3.DatabaseError(f"it was written by a newer specd (format {version})")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        with self._transaction() as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > _VERSION:
-                raise sqlite3.DatabaseError(f"it was written by a newer specd (format {version})")
-            if version == 0:
+        if version == 0:
+            with self._transaction() as db:
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {_VERSION}")

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "top": Command("a live screen of a running daemon", "specd.cli.top"),
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
     "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
+    "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),
@@ -48,6 +49,5 @@ COMMANDS: Final = {
 
 NOT_BUILT: Final = {
     "set": "edit the config file and run `specd reload --wait` instead",
-    "alerts": "see specd_alerts in /metrics of the admin listener",
 }
 """Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""

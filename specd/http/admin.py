@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -11,7 +11,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specd.errors import ReloadRefusedError, UpdateBusyError, UpdateError, UserError
-from specd.http.asgi import application, json_response
+from specd.http.alerts import Alarm, AlertsApi
+from specd.http.asgi import application, json_response, parsed
 from specd.http.errors import ApiError
 from specd.http.guard import Keys, RefuseForeignPages, RequireKey
 from specd.reloading import Reloaded
@@ -35,9 +36,6 @@ class Daemon(Protocol):
 
     def decisions(self, limit: int, request: str | None) -> list[dict[str, Any]]:
         """The last rounds, newest first; of one request where it is named."""
-
-    def alerts(self) -> list[dict[str, Any]]:
-        """Open alerts and those that ended lately."""
 
     async def reload(self) -> Reloaded:
         """Read the config again. Raises `UserError`."""
@@ -70,10 +68,6 @@ class AdminApi:
         """`GET /admin/v1/config`."""
         return json_response(self.daemon.config())
 
-    async def alerts(self, _: Request) -> Response:
-        """`GET /admin/v1/alerts`."""
-        return json_response({"alerts": self.daemon.alerts()})
-
     async def decisions(self, request: Request) -> Response:
         """`GET /admin/v1/decisions?limit=N&request=ID`."""
         limit = request.query_params.get("limit", str(_DEFAULT_LIMIT))
@@ -98,7 +92,7 @@ class AdminApi:
 
     async def update_target(self, request: Request) -> Response:
         """`POST /admin/v1/target` with `{"path": …, "revision": …}`. The answer comes when it has happened."""
-        wanted = _parsed(await request.body(), TargetBody)
+        wanted = parsed(await request.body(), TargetBody)
         return await _changed(self.daemon.update_target(wanted.path, wanted.revision))
 
     async def roll_back(self, _: Request) -> Response:
@@ -113,16 +107,6 @@ class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revision: str | None = None
 
 
-Body = TypeVar("Body", bound=msgspec.Struct)
-
-
-def _parsed(raw: bytes, kind: type[Body]) -> Body:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as fault:
-        raise ApiError(400, f"the body cannot be used: {fault}", code="invalid_body") from None
-
-
 async def _changed(change: Awaitable[Outcome]) -> Response:
     try:
         outcome = await change
@@ -133,7 +117,7 @@ async def _changed(change: Awaitable[Outcome]) -> Response:
     return json_response({"result": "ok", **outcome.document()})
 
 
-def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -> ASGIApp:
+def admin_app(daemon: Daemon, alarm: Alarm, keys: Keys, allowed_host: Callable[[str], bool]) -> ASGIApp:
     """Keys are asked for under /admin; metrics are open to whoever reaches the listener."""
     api = AdminApi(daemon)
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
@@ -141,7 +125,6 @@ def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -
         "/admin/v1/status": api.status,
         "/admin/v1/config": api.config,
         "/admin/v1/decisions": api.decisions,
-        "/admin/v1/alerts": api.alerts,
         "/admin/v1/target": api.target,
     }
     writes: dict[str, Callable[[Request], Awaitable[Response]]] = {
@@ -151,5 +134,5 @@ def admin_app(daemon: Daemon, keys: Keys, allowed_host: Callable[[str], bool]) -
     }
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]
-    app = application(routes)
+    app = application([*routes, *AlertsApi(alarm).routes()])
     return RefuseForeignPages(RequireKey(app, keys, "/admin"), allowed_host)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -78,6 +78,17 @@ def _fault(_: Request, error: Exception) -> Response:
 def fault(error: BaseException) -> ApiError:
     """A mistake of ours, for the client; the log has the rest."""
     return ApiError(500, f"the server failed on this request ({type(error).__name__})", code="internal_error")
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def parsed(raw: bytes, kind: type[Body]) -> Body:
+    """A body of the admin listener. Raises `ApiError` 400."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.MsgspecError as fault:
+        raise ApiError(400, f"the body cannot be used: {fault}", code="invalid_body") from None
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
