@@ -15,6 +15,7 @@ _TITLES: Final = {
     "traffic": "Policies on production traffic, and under noise",
     "policies": "The adaptive policy against every static draft length",
     "drift": "How soon drift is found, and how often for nothing",
+    "delivery": "Delivery of alerts while everything fails",
     "replay": "Production traffic, scaled down, against the live daemon",
 }
 

@@ -320,6 +320,7 @@ class Daemon:
 
     def _note_reload(self, attempt: Attempt) -> None:
         self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time)
+        self._alerts.reloaded(attempt.error)
 
     def _line(self, target: TargetSection) -> Line:
         return Line(target, self._engine_command, lambda: self._config)

@@ -8,6 +8,7 @@ while read -r program package; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $package"
 done <<PROGRAMS
 mosquitto mosquitto
+prometheus-alertmanager prometheus-alertmanager
 openssl openssl
 promtool prometheus
 systemd-analyze systemd

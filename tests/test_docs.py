@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policies.base import Reason
+from specd.alerts.finding import NAMES
 from specd.cli.registry import COMMANDS, NOT_BUILT
 from specd.config import document
 from specd.config.drift import DriftSection
@@ -99,6 +100,12 @@ def test_the_metrics_page_names_what_there_is(tmp_path):
     metrics.include(Reports(TelemetrySection()))
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
     assert rows("docs/metrics.md", 2) == set(exported)
+
+
+def test_every_alert_has_a_runbook():
+    """Test that the link in an alert leads to a heading of docs/alerts.md, for each alert that there can be."""
+    there = set(anchors((ROOT / "docs" / "alerts.md").read_text("utf-8")))
+    assert [name for name in NAMES if name.lower() not in there] == []
 
 
 def test_the_reasons_page_names_what_there_is():

@@ -27,7 +27,7 @@ class Alarm:
         """Raises `UserError` when a receiver cannot be used."""
         self._store = DurableStore(store_dir(config.store))
         self._deliveries = Deliveries(config.alerts.receivers, metrics, self._store)
-        self.manager = AlertManager(config.alerts, metrics, self._deliveries, self._store.saved)
+        self.manager = AlertManager(config.alerts, metrics, self._deliveries, saved=self._store.saved)
 
     def start(self, publisher: Publisher) -> None:
         """Begin to watch and to send; receivers of kind mqtt by this publisher."""

@@ -202,16 +202,30 @@ class Deliveries:
                 yield Entry(name, "events", grouping, self._clock(), Content(event=event))
 
     async def _run(self) -> None:
-        """Take what is due, and look again when something is, or when there is news."""
+        """Send what is due, and look again when something is, or when there is news."""
         while True:
             self._news.clear()
-            await self._after_a_jump()
-            await self._store.recover()
-            for message in await self._take():
-                self._receivers[message.receiver].busy += 1
-                self._spawn(self._deliver(message))
-            await self._count()
-            await self._until_news(await self._wait())
+            try:
+                wait = await self._send_due()
+            except Exception:
+                # Whatever is wrong, an outbox that has died without a word is worse.
+                log.exception("the outbox could not be looked at")
+                wait = _LOOK_AGAIN
+            await self._until_news(wait)
+
+    async def _send_due(self) -> float:
+        """Seconds until there is more."""
+        await self._after_a_jump()
+        await self._store.recover()
+        for message in await self._take():
+            receiver = self._receivers.get(message.receiver)
+            if (
+                receiver is not None
+            ):  # else it was taken out of the config meanwhile, and its messages with it
+                receiver.busy += 1
+                self._spawn(self._deliver(receiver, message))
+        await self._count()
+        return await self._wait()
 
     async def _wait(self) -> float:
         """Seconds until something is due of a receiver that can take it; when one can again, that is news."""
@@ -247,8 +261,7 @@ class Deliveries:
             self._offset += jump
             await self._store.run(lambda store: store.shift(jump))
 
-    async def _deliver(self, message: Message) -> None:
-        receiver = self._receivers[message.receiver]
+    async def _deliver(self, receiver: _Receiver, message: Message) -> None:
         try:
             failure = await self._attempt(receiver, message)
             outcome = _outcome(receiver.target.section, message.attempt, failure)

@@ -74,5 +74,5 @@ class Events:
         near = [event for event in self._events if -_SLACK <= since - event.at <= _HORIZON]
         if not near:
             return f"no event in the hour before {utc(since)}"
-        event = max(near, key=lambda one: one.at)
+        event = max(reversed(near), key=lambda one: one.at)
         return f"{_WORDS[event.kind]} at {utc(event.at)} ({event.text})"

@@ -12,6 +12,7 @@ from engine.api import StepReport
 from specd.alerts.delivery import Outbox
 from specd.alerts.events import Events
 from specd.alerts.finding import NAMES, Finding, Pair, pair_of
+from specd.alerts.health import Health
 from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.base import rfc3339
 from specd.alerts.rules import SOURCE, Evidence, evaluate, watching
@@ -39,8 +40,10 @@ class AlertManager:
         alerts: AlertsSection,
         metrics: AlarmMetrics,
         outbox: Outbox,
+        *,
         saved: Saved | None = None,
         clock: Callable[[], float] = time.time,
+        health: Health | None = None,
     ) -> None:
         """`clock` gives Unix seconds; `saved` is what an earlier daemon left."""
         self._alerts = alerts
@@ -53,7 +56,8 @@ class AlertManager:
         self._muting = Muting(self._silences, self.events, alerts.update_grace_seconds)
         self._lifecycle = Lifecycle(self._context)
         self._told: Told = {}
-        self._sources: list[Source] = [self._floors]
+        self._health = health or Health()
+        self._sources: list[Source] = [self._floors, self._health.findings]
         self._resolved: deque[Alert] = deque(maxlen=_REMEMBERED)
         self._pair = Pair("", "")
         self._task: asyncio.Task[None] | None = None
@@ -62,11 +66,19 @@ class AlertManager:
 
     def observe(self, report: StepReport) -> None:
         """Take in one engine step."""
-        self._evidence.observe(report.rounds, self._clock())
+        now = self._clock()
+        self._evidence.observe(report.rounds, now)
+        self._health.observe(report, now)
 
     def engine_died(self, why: str) -> None:
         """The engine process is being replaced."""
-        self.events.note("engine_restart", why, self._clock())
+        now = self._clock()
+        self.events.note("engine_restart", why, now)
+        self._health.engine_died(why, now)
+
+    def reloaded(self, error: str | None) -> None:
+        """A reload of the config was taken over, or refused for this reason."""
+        self._health.reloaded(error)
 
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
         """This pair is served from now on: alerts of another end, and what was seen of it is forgotten."""

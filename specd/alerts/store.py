@@ -203,10 +203,9 @@ class Store:
         return others
 
     def shift(self, seconds: float) -> None:
-        """The clock was set: what is to come in some time shall come in the same time."""
+        """The clock was set: a message that is due in some time shall be due in the same time."""
         with self._transaction() as db:
             db.execute("UPDATE outbox SET due = due + ?, leased_until = leased_until + ?", (seconds, seconds))
-            db.execute("UPDATE told SET at = at + ?", (seconds,))
 
     def copy_to(self, other: "Store") -> None:
         """Make the other one the same as this one."""

@@ -335,6 +335,42 @@ async def test_a_receiver_that_is_taken_out_gets_nothing_more(rigs, receiver, ca
     assert "taken out of the config" in caplog.text
 
 
+async def test_a_receiver_that_is_taken_out_at_the_wrong_moment_does_no_harm(rigs, receiver, monkeypatch):
+    """Between the look into the outbox and the first attempt; others are told as before."""
+    other = a_section(receiver, name="other")
+    rig = rigs(a_section(receiver), other)
+    take = rig.deliveries._take
+
+    async def taken():
+        messages = await take()
+        if messages:
+            rig.deliveries.configure([other])
+        return messages
+
+    monkeypatch.setattr(rig.deliveries, "_take", taken)
+    rig.put(an_alert())
+    await rig.see(gave_up=1)
+    rig.put(an_alert(), to="other")
+    await rig.see(gave_up=1, delivered=1)
+
+
+async def test_an_outbox_that_cannot_be_looked_at_is_looked_at_again(rigs, receiver, monkeypatch, caplog):
+    """The fault is logged with its traceback; the next news is another chance."""
+    rig = rigs(a_section(receiver))
+    take, faults = rig.deliveries._take, iter([ZeroDivisionError("boom")])
+
+    async def sometimes():
+        for error in faults:
+            raise error
+        return await take()
+
+    monkeypatch.setattr(rig.deliveries, "_take", sometimes)
+    rig.put(an_alert(1))
+    await until(lambda: "boom" in caplog.text)
+    rig.put(an_alert(2))
+    await rig.see(delivered=2)
+
+
 async def test_a_reload_with_an_unusable_receiver_changes_nothing(rigs, receiver, tmp_path):
     """The sentence names the receiver, and the old one goes on."""
     rig = rigs(a_section(receiver))

@@ -4,6 +4,7 @@ import base64
 import copy
 import logging
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -12,6 +13,7 @@ from policies.base import LoadState
 from specd.alerts.delivery import Deliveries
 from specd.alerts.durable import DurableStore
 from specd.alerts.finding import Finding, Verdict
+from specd.alerts.health import Health, host_memory
 from specd.alerts.lifecycle import State
 from specd.alerts.manager import AlertManager
 from specd.alerts.silences import new_silence
@@ -105,7 +107,11 @@ class Rig:
     def __init__(self, *rules, saved=None, grace=0.0):
         self.clock, self.told, self.metrics = Clock(), Told(), Metrics(version="1")
         section = AlertsSection(rules=rules, update_grace_seconds=grace)
-        self.manager = AlertManager(section, self.metrics.alarm, self.told, saved, self.clock)
+        self.memory = 0.5
+        health = Health(lambda: self.memory)
+        self.manager = AlertManager(
+            section, self.metrics.alarm, self.told, saved=saved, clock=self.clock, health=health
+        )
         self.manager.set_identity("t1", "d1")
 
     def seconds(self, number, **step):
@@ -330,8 +336,8 @@ def test_a_reload_that_cannot_be_used_changes_no_rule():
 
 
 def a_finding(verdict, **more):
-    labels = {"alertname": "SpecdEngineRestarted", "severity": "warning"}
-    return Finding("engine", labels, verdict, {"summary": "the engine was restarted"}, **more)
+    labels = {"alertname": "SpecdDraftMismatch", "severity": "warning"}
+    return Finding("pair", labels, verdict, {"summary": "the tokenizers differ"}, **more)
 
 
 def test_whoever_has_something_to_say_is_asked_each_second():
@@ -347,7 +353,7 @@ def test_whoever_has_something_to_say_is_asked_each_second():
         rig.manager.tick(rig.clock.now)
     rig.manager.configure(AlertsSection(rules=(a_rule(),)))
     rig.manager.set_identity("t2", "d2")
-    assert [(one.name, one.state) for one in rig.told.alerts] == [("SpecdEngineRestarted", State.FIRING)]
+    assert [(one.name, one.state) for one in rig.told.alerts] == [("SpecdDraftMismatch", State.FIRING)]
     rig.manager.tick(rig.clock.now + 1)
     assert rig.told.states() == [State.FIRING, State.RESOLVED]
 
@@ -376,6 +382,70 @@ def test_an_alert_says_since_when_and_what_may_have_caused_it():
         "target update at 2025-11-29 15:26:45Z (t1 to t2)",
     ]
     assert rig.told.alerts[2].annotations["since"] == "2025-11-29T15:27:20.000Z"
+
+
+def test_an_engine_that_dies_is_told_until_it_has_lived_for_ten_minutes():
+    """One alert however often it dies, with the last reason; the restart is also a suspect for what follows."""
+    rig = Rig()
+    for _ in range(3):
+        rig.manager.engine_died("signal 9")
+        rig.seconds(100, accepted=3)
+    [alert] = rig.told.alerts
+    assert (alert.name, alert.state) == ("SpecdEngineRestarted", State.FIRING)
+    assert alert.annotations["suspected_cause"].startswith("restart of the engine at")
+    assert (
+        "died 3 times within ten minutes, and was started again: signal 9"
+        in (rig.manager.snapshot()[0]["annotations"]["summary"])
+    )
+    rig.seconds(600, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_a_reload_that_was_refused_is_told_until_one_is_taken_over():
+    """With the reason; meanwhile the files and the running config are two things."""
+    rig = Rig()
+    rig.manager.reloaded("policy.k_max: must be a whole number")
+    rig.seconds(5, accepted=3)
+    [alert] = rig.told.alerts
+    assert (alert.name, alert.annotations["description"]) == (
+        "SpecdConfigReloadFailed",
+        "policy.k_max: must be a whole number",
+    )
+    rig.manager.reloaded(None)
+    rig.seconds(1, accepted=3)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+
+
+def test_memory_that_is_short_for_half_a_minute_is_told():
+    """Of the KV pool and of the host, apart; a single preemption is nothing."""
+    rig = Rig()
+    rig.manager.observe(msgspec.structs.replace(a_step(3), preempted=1))
+    rig.seconds(20, accepted=3)
+    rig.seconds(70, accepted=3)
+    assert rig.told.alerts == []
+    for _ in range(40):
+        rig.manager.observe(msgspec.structs.replace(a_step(3), preempted=2))
+        rig.seconds(1, accepted=3)
+    rig.memory = 0.01
+    rig.seconds(40, accepted=3)
+    assert [(one.labels["memory"], one.state) for one in rig.told.alerts] == [
+        ("kv", State.FIRING),
+        ("host", State.FIRING),
+    ]
+    assert rig.told.alerts[1].annotations["summary"] == "1.0% of the host's memory is available"
+    rig.memory = 0.5
+    rig.seconds(200, accepted=3)
+    assert rig.told.states()[2:] == [State.RESOLVED, State.RESOLVED]
+
+
+def test_a_host_that_does_not_tell_its_memory_is_not_alarmed_about(monkeypatch, tmp_path):
+    """No file, or another one than Linux has."""
+    monkeypatch.setattr("specd.alerts.health._MEMINFO", tmp_path / "none")
+    assert host_memory() is None
+    (tmp_path / "none").write_text("MemTotal: none\n")
+    assert host_memory() is None
+    (tmp_path / "none").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+    assert host_memory() == 0.25
 
 
 async def test_a_tick_that_fails_does_not_end_the_alarm(caplog):
