@@ -10,10 +10,10 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-gpu demo clean
+.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-gpu demo clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo '  ARGS="..." is passed on by run, test and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
 
 run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
@@ -54,6 +54,10 @@ bench-drift: $(VENV)/.dev  ## how soon drift is found, and how often for nothing
 bench-replay: $(VENV)/.dev  ## ten minutes of each production trace against the live daemon; DATA=folder of azure_llm_*.csv
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.replay --data "$(DATA)" $(ARGS)
+
+bench-delivery: $(VENV)/.dev  ## 200 alerts while receivers fail, the broker restarts and the daemon is killed 20 times
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.delivery $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
 	@$(VENV)/bin/specd models fetch demo

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.delivery`: are alerts lost, doubled or put out of order while everything around them fails?
+"""`make bench-delivery`: are alerts lost, doubled or put out of order while everything around them fails?
 
 A real daemon is told of alerts over its admin listener, each of which fires and ends, and is killed with SIGKILL again
 and again meanwhile. Two of its receivers are webhooks that fail one time in five, half of those with 503 and half by
@@ -185,7 +185,7 @@ def main() -> int:
         found = asyncio.run(run(asked, Path(directory)))
     lines = page(found)
     Console().print("\n".join(lines), markup=False)
-    write(args.out, "delivery", "python -m benchmarks.delivery", found, lines, about="alarm alone, no model")
+    write(args.out, "delivery", "make bench-delivery", found, lines, about="alarm alone, no model")
     return 0 if found["all_arrived_seconds"] is not None else 1
 
 

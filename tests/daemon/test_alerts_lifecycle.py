@@ -1,10 +1,11 @@
 """The state machine that decides alerts."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specd.alerts.finding import Finding, Verdict
-from specd.alerts.lifecycle import Lifecycle, State, fingerprint
+from specd.alerts.lifecycle import Lifecycle, OpenAlert, State, fingerprint
 
 
 def a_finding(verdict, *, traffic_class="chat", for_seconds=10.0, **more):
@@ -190,3 +191,69 @@ def test_an_alert_keeps_what_was_known_when_it_began():
         "it is BREACHED",
         "it is FINE",
     ]
+
+
+def test_an_alert_that_flaps_becomes_one_long_alert():
+    """Each time that it fires again within an hour it must be fine for twice as long; later it is as new."""
+    lifecycle = Lifecycle()
+    flapping = ([B] * 2 + [F] * 8) * 12
+    told = run(lifecycle, flapping, for_seconds=0.0, keep_seconds=2.0)
+    ends = [now for state, now in told if state is State.RESOLVED]
+    assert ends == [4.0, 16.0]
+    assert [state for state, _ in told][-1] is State.FIRING
+    calm = run(lifecycle, [F] * 100, start=200.0, for_seconds=0.0, keep_seconds=2.0)
+    assert calm == [(State.RESOLVED, 200.0)]
+    again = run(lifecycle, [B, *[F] * 8], start=10_000.0, for_seconds=0.0, keep_seconds=2.0)
+    assert again == [(State.FIRING, 10_000.0), (State.RESOLVED, 10_003.0)]
+
+
+def test_what_is_said_once_is_never_damped():
+    """A test of the receivers, a canary: without a time to be fine for, the first fine word ends it, however often."""
+    told = run(Lifecycle(), [B, F] * 20, for_seconds=0.0)
+    assert [state for state, _ in told] == [State.FIRING, State.RESOLVED] * 20
+
+
+def test_a_machine_that_slept_has_seen_nothing_meanwhile():
+    """Two looks an hour apart are not an hour of breach, nor an hour of being fine: a look is good for ten seconds."""
+    lifecycle = Lifecycle()
+    assert run(lifecycle, [B, B], step=3600.0, for_seconds=11.0) == [(State.PENDING, 0.0)]
+    assert run(lifecycle, [B], start=3601.0, for_seconds=11.0) == [(State.FIRING, 3601.0)]
+    assert run(lifecycle, [F, F], start=3602.0, step=3600.0, keep_seconds=11.0) == []
+    assert run(lifecycle, [F], start=7203.0, keep_seconds=11.0) == [(State.RESOLVED, 7203.0)]
+
+
+@given(histories, st.integers(0, 60))
+def test_a_restart_changes_nothing_but_that_nobody_looked_meanwhile(history, at):
+    """Written down and read again in the middle, the same is told as after a gap in the evidence."""
+    told = []
+    for restarted in (True, False):
+        lifecycle, now, found = Lifecycle(), 0.0, []
+        for number, (verdict, traffic_class, pause) in enumerate(history):
+            now += pause
+            if number == at and restarted:
+                lifecycle = restored(lifecycle)
+            elif number == at:
+                lifecycle.step([a_finding(N), a_finding(N, traffic_class="code")], now)
+            changes = lifecycle.step([a_finding(verdict, traffic_class=traffic_class)], now)
+            found += [(alert, now) for alert in changes]
+        told.append((found, lifecycle.open()))
+    assert told[0] == told[1]
+
+
+def restored(lifecycle):
+    """What a daemon would go on with that reads what the last one wrote."""
+    after = Lifecycle()
+    written = msgspec.json.encode(lifecycle.all())
+    after.restore(msgspec.json.decode(written, type=list[OpenAlert]))
+    return after
+
+
+def test_what_has_changed_is_told_once():
+    """For whoever writes it down: those that began or changed state, and None for those that are over."""
+    lifecycle = Lifecycle()
+    lifecycle.step([a_finding(B), a_finding(B, traffic_class="code", for_seconds=0.0)], 1.0)
+    assert [one.alert.state for one in lifecycle.changed().values()] == [State.PENDING, State.FIRING]
+    lifecycle.step([a_finding(B), a_finding(B, traffic_class="code", for_seconds=0.0)], 2.0)
+    assert lifecycle.changed() == {}
+    lifecycle.step([a_finding(F), a_finding(F, traffic_class="code")], 3.0)
+    assert list(lifecycle.changed().values()) == [None, None]
