@@ -131,3 +131,25 @@ class AlertsSection(Section):
                     " keep one, or give them different severities"
                 )
         return self
+
+
+def refused_when_set(new: AlertsSection, old: AlertsSection) -> tuple[str, ...]:
+    """Why these receivers may not be put in force by whoever can set keys of the running daemon, a sentence each.
+
+    Such a one is trusted less than the config file is: it may lead the daemon neither to where only this host can go,
+    nor to what is in the files of this host. Receivers that are in force already may stay.
+    """
+    added = [receiver for receiver in new.receivers if receiver not in old.receivers]
+    private = (
+        f"alerts.receivers: {one.name} may lead to private addresses: set private_addresses = false, or write it into"
+        " the config file"
+        for one in added
+        if one.private_addresses and one.kind != "mqtt"
+    )
+    files = (
+        f"alerts.receivers: {one.name} names a file of this host: leave url_file and secret_file out, or write it into"
+        " the config file"
+        for one in added
+        if one.url_file or one.secret_file
+    )
+    return (*private, *files)
