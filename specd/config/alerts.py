@@ -90,6 +90,8 @@ class ReceiverSection(Section):
     def _complete(self) -> Self:
         if self.kind in {"webhook", "alertmanager", "slack"} and not (self.url or self.url_file):
             raise ValueError(f"a receiver of kind {self.kind} needs a url, or a url_file that holds it")
+        if self.kind == "mqtt" and (self.url or self.url_file or self.secret_file):
+            raise ValueError("a receiver of kind mqtt goes by the broker of [mqtt]: leave url and files out")
         if self.url and self.url_file:
             raise ValueError("url and url_file both say where it is: unset one")
         if self.kind == "pagerduty" and self.secret_file is None:

@@ -181,3 +181,10 @@ class Config(Section):
     mqtt: MqttSection = MqttSection()
     telemetry: TelemetrySection = TelemetrySection()
     store: StoreSection = StoreSection()
+
+    @model_validator(mode="after")
+    def _broker_for_alerts(self) -> Self:
+        names = [receiver.name for receiver in self.alerts.receivers if receiver.kind == "mqtt"]
+        if names and not self.mqtt.url:
+            raise ValueError(f"alerts.receivers: {names[0]} is of kind mqtt: name a broker with mqtt.url")
+        return self

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -15,7 +16,9 @@ from specd.alerts.receivers.base import Target
 from specd.alerts.receivers.kinds import usable
 from specd.alerts.receivers.webhook import body
 from specd.alerts.store import Content, Message
-from specd.config.alerts import ReceiverSection
+from specd.config.alerts import AlertsSection, ReceiverSection, refused_when_set
+from specd.config.mqtt import MqttSection
+from specd.config.schema import Config
 from specd.errors import UserError
 from tests.daemon.alert_receiver import alert_receiver
 
@@ -155,6 +158,7 @@ def test_mqtt_carries_one_alert_and_the_id_of_the_message():
             "forgets what it is not told again",
         ),
         ({"kind": "webhook", "url": "ftp://a"}, "pattern"),
+        ({"kind": "mqtt", "url": "http://a"}, "goes by the broker of"),
         ({"kind": "opsgenie", "url": "http://a"}, "Input should be"),
     ],
 )
@@ -162,6 +166,29 @@ def test_a_receiver_that_lacks_something_is_refused_by_the_config(keys, message)
     """With a sentence that says what it needs."""
     with pytest.raises(ValidationError, match=message):
         ReceiverSection(name="ops", **keys)
+
+
+def test_a_receiver_at_the_broker_needs_one():
+    """Else its messages would wait for ever."""
+    receivers = AlertsSection(receivers=(ReceiverSection(name="ops", kind="mqtt"),))
+    with pytest.raises(ValidationError, match=r"ops is of kind mqtt: name a broker with mqtt.url"):
+        Config(alerts=receivers)
+    Config(alerts=receivers, mqtt=MqttSection(url="mqtt://broker"))
+
+
+def test_what_is_set_in_a_running_daemon_leads_nowhere_private_and_reads_no_file():
+    """Whoever can set keys is trusted less than the config file is; what is in force already may stay."""
+    there = ReceiverSection(name="ops", url="http://127.0.0.1", secret_file="/etc/secret")
+    good = ReceiverSection(name="new", url="https://new.example", private_addresses=False)
+    old = AlertsSection(receivers=(there,))
+    assert refused_when_set(AlertsSection(receivers=(there, good)), old) == ()
+    for wrong, why in (
+        ({"private_addresses": True}, "new may lead to private addresses: set private_addresses = false"),
+        ({"secret_file": Path("/etc/passwd")}, "new names a file of this host"),
+        ({"url": "", "url_file": Path("/etc/passwd")}, "new names a file of this host"),
+    ):
+        (sentence,) = refused_when_set(AlertsSection(receivers=(there, good.model_copy(update=wrong))), old)
+        assert why in sentence
 
 
 def test_a_url_that_is_a_secret_comes_from_a_file(tmp_path):
