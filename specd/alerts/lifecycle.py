@@ -118,7 +118,7 @@ class Lifecycle:
         self._context = context or (lambda _finding, _now: {})
         self._open: dict[str, OpenAlert] = {}
         self._past: dict[str, _Past] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, None] = {}  # in order
 
     def restore(self, alerts: Iterable[OpenAlert]) -> None:
         """Go on with these. What was not seen in between counts as no evidence."""
@@ -174,7 +174,7 @@ class Lifecycle:
             one.alert = alert = replace(alert, state=State.FIRING, starts_at=now)
         if alert.state is before:
             return None
-        self._changed.add(key)
+        self._changed[key] = None
         return alert
 
     def _begin(self, key: str, finding: Finding, now: float) -> OpenAlert:
@@ -204,7 +204,7 @@ class Lifecycle:
     def _end(self, key: str, annotations: dict[str, str], now: float) -> Alert | None:
         """A pending alert ends without a word: nobody was told of it."""
         one = self._open.pop(key)
-        self._changed.add(key)
+        self._changed[key] = None
         if one.alert.state is State.PENDING:
             return None
         self._remember(key, _Past(now, one.refired), now)
