@@ -100,8 +100,9 @@ def test_traffic_classes_stay_few(daemon):
 
 
 def test_alerts_can_be_asked_for(daemon):
-    """Test that the alert manager's list is served."""
-    assert daemon.get("/admin/v1/alerts").json() == {"alerts": []}
+    """Test that alerts, receivers and the state of the store are served."""
+    store = {"durable": True, "fault": None}
+    assert daemon.get("/admin/v1/alerts").json() == {"alerts": [], "receivers": [], "store": store}
 
 
 @pytest.mark.parametrize(
