@@ -24,7 +24,7 @@ GoOn = Callable[[], bool]
 """Whether to; whoever is asked may say meanwhile that the engine is alive."""
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
-_TIMES: Final = 4  # each step, the median of which counts; one more goes before them, for the caches
+_TIMES: Final = 5  # each step, the median of which counts; one more goes before them, for the caches
 _SLOW: Final = 0.1  # seconds of a step, from which on one time is enough
 _PROMPT: Final = 32
 _ROOM: Final = 512  # tokens of the text: it must not end before all is timed
@@ -78,12 +78,20 @@ class _Bench:
         self._engine.cancel(_TEXT)
         self._engine.step()
 
-    def rows(self, rows: int) -> float:
-        """Seconds of a step of so many."""
-        shape = (rows - 1, rows - 1)
-        seconds = self._timed(_Guesses.name, shape, lambda report: sum(_phases(report))) or 0.0
-        self.times = 1 if seconds > _SLOW else self.times
-        return seconds
+    def steps(self, rows: Sequence[int]) -> list[tuple[int, float]]:
+        """(rows, seconds of a step of so many) of each. They take turns: what makes the machine slower for a second
+        meets one step of each, and not all of one.
+        """
+        took: list[list[float]] = []
+        while len(took) <= self.times:
+            took.append([sum(_phases(self._guessed(each - 1))) for each in rows])
+            self.times = 1 if took[-1][0] > _SLOW else self.times
+        medians = map(median, zip(*took[1:], strict=True))
+        return list(zip(rows, medians, strict=True))
+
+    def _guessed(self, tokens: int) -> StepReport:
+        with self._engine.lent(Fixed(_Guesses.name, tokens)):
+            return self._step()
 
     def draft(self, proposer: str, shape: tuple[int, int]) -> float | None:
         """Seconds of a draft; None where this proposer makes none of this shape."""
@@ -151,7 +159,7 @@ def measure(
     with engine.lent(Fixed("", 0), [*costly, _Guesses()]):
         try:
             bench = _Bench(engine, _PROMPT, min(_ROOM, engine.max_context - _PROMPT), go_on)
-            steps = [(each, bench.rows(each)) for each in rows]
+            steps = bench.steps(rows)
             plain = steps[0][1]
             found = {each.name: _draft_cost(bench, each, plain) for each in costly}
             key = _key(engine, bench, plain, go_on) if len(rows) > 1 else 0.0
@@ -171,7 +179,8 @@ def _key(engine: "Engine", bench: _Bench, plain: float, go_on: GoOn) -> float:
         return 0.0
     bench.end()
     long = _Bench(engine, _PROMPT + longer, _LONG_ROOM, go_on)
-    return max(long.rows(1) - plain, 0.0) / longer
+    ((_, took),) = long.steps((1,))
+    return max(took - plain, 0.0) / longer
 
 
 def in_words(costs: StepCosts) -> str:

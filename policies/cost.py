@@ -66,13 +66,14 @@ class StepCosts:
 
     @classmethod
     def measured(cls, seconds: Iterable[tuple[int, float]], drafts: Mapping[str, DraftCost]) -> "StepCosts":
-        """From (rows, seconds of a step), rows ascending from 1, and drafts in seconds. A step of more rows is never
-        taken to be cheaper: where it was measured so, the clock was wrong.
+        """From (rows, seconds of a step), rows ascending from 1, and drafts in seconds. A smaller step is never taken
+        to cost more than a larger one was seen to take: where it was measured so, something else took the machine's
+        time. The other way round, one such moment would make all larger steps dear.
         """
-        ascending: list[tuple[int, float]] = []
-        for rows, took in seconds:
-            ascending.append((rows, max(took, ascending[-1][1] if ascending else took)))
-        return cls(tuple(ascending), drafts)
+        falling: list[tuple[int, float]] = []
+        for rows, took in reversed([*seconds]):
+            falling.append((rows, min(took, falling[-1][1] if falling else took)))
+        return cls(tuple(reversed(falling)), drafts)
 
     @property
     def plain(self) -> float:
