@@ -180,6 +180,7 @@ options = st.lists(
         st.integers(1, 16),
         st.integers(0, 2),
         st.sampled_from([1, 2, 4]),
+        st.integers(0, 4096),
     ),
     max_size=4,
 ).map(tuple)
