@@ -127,10 +127,12 @@ class Daemon:
         self._metrics.config_reloaded(ok=True, unix_time=time.time())
         self._alarm = Alarm(config, self._metrics.alarm)
         self._alerts = self._alarm.manager
-        self._requests = RequestWatch(config, store_dir(config.store), self._alerts, self._metrics)
+        self._ledger = Ledger()
+        self._requests = RequestWatch(
+            config, store_dir(config.store), self._alerts, self._metrics, losing=self._ledger.goodput.losing
+        )
         self._keys = Keys(config.server.api_keys_file, "server.api_keys_file")
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
-        self._ledger = Ledger()
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
         self._engine_command = engine_command
         self._lines = Lines(

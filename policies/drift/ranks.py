@@ -7,6 +7,9 @@ Gammerman, Shafer, "Algorithmic Learning in a Random World", 2nd ed. 2022, theor
 
 cell       a row (stratum), a draft position, and a size: a request of few examined tokens is compared with such alone,
            since its rate varies more. So neither longer texts nor a k that wanders looks like drift.
+sparse     a cell that was seen fewer than `_ENOUGH` times takes those of smaller sizes beside it. A ruined draft makes
+           the rounds of a text more, and its requests would else be alone in a cell of which nothing was seen. The rates
+           of smaller sizes vary more, which makes a score smaller, not larger
 """
 
 from collections.abc import Callable
@@ -25,6 +28,7 @@ SIZES: Final = 8
 BINS: Final = 100
 """A rate is known to a hundredth. Coarse rates are rates as well: nothing of the law is lost by it."""
 
+_ENOUGH: Final = 100
 _IMAGINED: Final = 4.0
 _SPREAD_BETWEEN: Final = 0.1  # standard deviation between requests, until they have shown their own
 _TINY: Final = 1e-15
@@ -41,12 +45,6 @@ def sizes(examined: Ints) -> Ints:
     return found.clip(0, SIZES - 1)
 
 
-def scores(u: Floats) -> Floats:
-    """Standard normal where u is uniform."""
-    found: Floats = _normal(u.clip(_TINY, 1 - _TINY)).astype(np.float64)
-    return found
-
-
 class Ranks(Table):
     """The rates of all cells so far, counted."""
 
@@ -57,20 +55,31 @@ class Ranks(Table):
         self.moments = np.zeros((rows, POSITIONS, SIZES, 3))
         """Of each cell: how many rates, their sum, and that of their squares."""
 
-    def uniform(self, rows: Ints, rates: Floats, size: Ints, coins: Floats) -> Floats:
-        """[n, POSITIONS], as all arguments but rows: the rank of each rate within its cell, from 0 to 1."""
-        places = np.arange(POSITIONS)
-        cells = self.counts[rows[:, None], places, size]  # [n, POSITIONS, BINS]
+    def compare(self, rows: Ints, rates: Floats, size: Ints, coins: Floats) -> tuple[Floats, Floats]:
+        """(score, spread) of each rate, [n, POSITIONS] as all arguments but rows. score: standard normal while nothing
+        changes; spread: standard deviation of the rates that it is compared with, which the rate itself does not touch.
+        """
+        counts, moments = self._cells(rows, size)
         bins = _bins(rates)[..., None]
-        equal = np.take_along_axis(cells, bins, axis=2)[..., 0]
-        below = np.take_along_axis(cells.cumsum(axis=2), bins, axis=2)[..., 0] - equal
-        total = self.moments[rows[:, None], places, size, 0]
-        found: Floats = (below + coins * (equal + 1)) / (total + 1)
-        return found
+        equal = np.take_along_axis(counts, bins, axis=2)[..., 0]
+        below = np.take_along_axis(counts.cumsum(axis=2), bins, axis=2)[..., 0] - equal
+        u = (below + coins * (equal + 1)) / (moments[..., 0] + 1)
+        return _scores(u), self._spread(rows, size, moments)
 
-    def spread(self, rows: Ints, size: Ints) -> Floats:
-        """[n, POSITIONS]: standard deviation of the rates in a cell, as far as it is known."""
-        total, first, second = np.moveaxis(self.moments[rows[:, None], np.arange(POSITIONS), size], -1, 0)
+    def _cells(self, rows: Ints, size: Ints) -> tuple[Ints, Floats]:
+        """([n, POSITIONS, BINS], [n, POSITIONS, 3]): counts and moments of the cells, and of what sparse ones take."""
+        cell = rows[:, None], np.arange(POSITIONS), size
+        counts, moments, lowest = self.counts[cell], self.moments[cell], size.copy()
+        while (sparse := (moments[..., 0] < _ENOUGH) & (lowest > 0)).any():
+            lowest[sparse] -= 1
+            row, place = np.nonzero(sparse)
+            beside = rows[row], place, lowest[sparse]
+            counts[sparse] += self.counts[beside]
+            moments[sparse] += self.moments[beside]
+        return counts, moments
+
+    def _spread(self, rows: Ints, size: Ints, moments: Floats) -> Floats:
+        total, first, second = np.moveaxis(moments, -1, 0)
         mean = np.nan_to_num(self.mean(rows), nan=0.5)
         imagined = _SPREAD_BETWEEN**2 + mean * (1 - mean) / 2.0**size
         scatter = np.maximum(second - first**2 / np.maximum(total, 1), 0.0)
@@ -99,6 +108,12 @@ class Ranks(Table):
         """Begin anew."""
         self.counts[rows] = 0
         self.moments[rows] = 0.0
+
+
+def _scores(u: Floats) -> Floats:
+    """Standard normal where u is uniform."""
+    found: Floats = _normal(u.clip(_TINY, 1 - _TINY)).astype(np.float64)
+    return found
 
 
 def _bins(rates: Floats) -> Ints:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from policies.drift.bets import LONGEST, Bets, Rises
 from policies.drift.history import History, Past
-from policies.drift.ranks import Ranks, scores, sizes
+from policies.drift.ranks import Ranks, sizes
 from policies.drift.settings import DriftSettings
 from policies.drift.shape import Shape, recent, shape
 from policies.drift.table import Table
@@ -89,8 +89,7 @@ class Streams:
     def observe(self, rows: Ints, rates: Floats, examined: Ints, t: Floats) -> None:
         """Take in a request of each row (each once). rates, examined: [n, POSITIONS]; a rate counts where examined."""
         seen, size = examined > 0, sizes(examined)
-        spread = self.ranks.spread(rows, size)
-        z = scores(self.ranks.uniform(rows, rates, size, self._coins.random(rates.shape)))
+        z, spread = self.ranks.compare(rows, rates, size, self._coins.random(rates.shape))
         self.falls.add(rows, z, spread, seen)
         self.rises.add(rows, z, spread, seen)
         self.history.add(rows, rates, np.where(seen, spread**-2.0, 0.0), t)

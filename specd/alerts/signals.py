@@ -5,8 +5,9 @@ from typing import Final
 
 from policies.drift import Kind, Signal
 from policies.drift import Verdict as Said
+from policies.drift.losing import STEPS, Arms
 from specd.alerts.events import utc
-from specd.alerts.finding import Finding, Verdict
+from specd.alerts.finding import Finding, Pair, Verdict
 
 SOURCE: Final = "drift"
 
@@ -35,6 +36,36 @@ _HOW: Final = {Kind.STEP: "fell at once", Kind.DECAY: "went down little by littl
 def findings(signals: Iterable[Signal], severity: str) -> list[Finding]:
     """One for each signal."""
     return [_finding(signal, severity) for signal in signals]
+
+
+def losses(arms: Iterable[Arms], pair: Pair, severity: str) -> list[Finding]:
+    """One for each number of running requests."""
+    return [_loss(one, pair, severity) for one in arms]
+
+
+def _loss(arms: Arms, pair: Pair, severity: str) -> Finding:
+    labels = {
+        "alertname": _NAMES[Kind.LOSING],
+        "kind": Kind.LOSING.value,
+        "running": arms.running,
+        "severity": severity,
+        "target_revision": pair.target_revision,
+        "draft_revision": pair.draft_revision,
+    }
+    who = f"with {arms.running} running"
+    rates = f"{arms.drafting:.0f} tokens/s with drafts, {arms.plain:.0f} without"
+    lost = arms.verdict is Said.BREACHED
+    return Finding(
+        SOURCE,
+        labels,
+        _VERDICTS[arms.verdict],
+        {
+            "summary": f"Speculation {'loses' if lost else 'is worth it'} {who}: {rates}",
+            "description": f"Of the last {STEPS} steps of each kind {who} (target {pair.target_revision}, draft"
+            f" {pair.draft_revision}). Steps that read prompts are left out.",
+            "resolution": "steps with drafts are no longer slower than those without",
+        },
+    )
 
 
 def _finding(signal: Signal, severity: str) -> Finding:

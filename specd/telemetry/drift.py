@@ -46,6 +46,11 @@ class Drift(Collector):
         self._task: asyncio.Task[None] | None = None
         self._restore()
 
+    @property
+    def severity(self) -> str:
+        """Label of the alerts."""
+        return self._section.severity
+
     def configure(self, section: DriftSection) -> None:
         """Judge by these settings from now on."""
         self._section = section
@@ -66,7 +71,7 @@ class Drift(Collector):
 
     def findings(self, now: float) -> list[Finding]:
         """For the alarm."""
-        return findings(self._watch.signals(now), self._section.severity)
+        return findings(self._watch.signals(now), self.severity)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """For people: every stratum, with its baseline and how it stands; None for what is not known."""

@@ -1,13 +1,10 @@
 """Tokens per second that steps with drafts gave, beside those without, by how many requests decoded."""
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.api import StepReport
-
-_UP_TO: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Requests of a step; steps of more are counted together."""
+from policies.drift.losing import Losing, name_of, place_of
 
 
 class _Arm:
@@ -42,6 +39,8 @@ class Goodput:
 
     def __init__(self) -> None:
         self._arms: dict[int, _Arms] = {}
+        self.losing = Losing()
+        """Is told of the same steps, for the alarm."""
 
     def add(self, report: StepReport) -> None:
         """Count one step."""
@@ -49,22 +48,16 @@ class Goodput:
         seconds = phases.schedule + phases.draft + phases.verify + phases.commit
         if report.prefill_rows or not report.rounds or not seconds:
             return
-        place = bisect_left(_UP_TO, len(report.rounds))
+        running = len(report.rounds)
+        place = place_of(running)
         arms = self._arms.setdefault(place, _Arms(_Arm(), _Arm()))
         drafts = any(each.drafted for each in report.rounds)
         (arms.drafting if drafts else arms.plain).add(report.committed, seconds)
+        self.losing.observe(running, report.committed, seconds, drafts=drafts)
 
     def snapshot(self) -> list[dict[str, Any]]:
         """By rising number of requests; None for an arm that had no step."""
         return [
-            {"running": _name(place), "drafting": arms.drafting.rate, "plain": arms.plain.rate}
+            {"running": name_of(place), "drafting": arms.drafting.rate, "plain": arms.plain.rate}
             for place, arms in sorted(self._arms.items())
         ]
-
-
-def _name(place: int) -> str:
-    """The numbers of requests that are counted together."""
-    if place == len(_UP_TO):
-        return f"{_UP_TO[-1] + 1} and more"
-    least = _UP_TO[place - 1] + 1 if place else 1
-    return str(least) if least == _UP_TO[place] else f"{least} to {_UP_TO[place]}"

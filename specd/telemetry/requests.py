@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from policies.drift.losing import Losing
+from specd.alerts.finding import Finding, Pair
 from specd.alerts.manager import AlertManager
+from specd.alerts.signals import losses
 from specd.config.schema import Config
 from specd.telemetry.drift import Drift
 from specd.telemetry.finished import EarlierRequests, Requests
@@ -22,16 +25,20 @@ class RequestWatch:
         directory: Path,
         alerts: AlertManager,
         metrics: Metrics,
+        *,
+        losing: Losing,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """directory: where what the detectors have learned outlives the daemon."""
+        """directory: where what the detectors have learned outlives the daemon. losing: fed by whoever sees steps."""
         self._drift = Drift(config.drift, directory, clock)
         self._reports = Reports(config.telemetry)
+        self._losing = losing
         self._clock = clock
         self._pair: tuple[str, str] | None = None
         self.observer = Requests(self._drift, self._reports, clock=clock)
         self.aftermath = EarlierRequests(self.observer)
         alerts.watch(self._drift.findings)
+        alerts.watch(self._losses)
         metrics.include(self._drift)
         metrics.include(self._reports)
 
@@ -45,6 +52,8 @@ class RequestWatch:
         pair = (target_revision, draft_revision)
         if self._pair not in {None, pair}:
             self._reports.updated(*pair, now=self._clock())
+        if self._pair != pair:
+            self._losing.clear()
         self._pair = pair
         self._drift.set_identity(*pair)
         self.observer.set_identity(*pair)
@@ -62,3 +71,8 @@ class RequestWatch:
         """Write what is left."""
         await self._drift.aclose()
         await self._reports.aclose()
+
+    def _losses(self, _: float) -> list[Finding]:
+        if self._pair is None:
+            return []
+        return losses(self._losing.all(), Pair(*self._pair), self._drift.severity)

@@ -9,7 +9,7 @@ import pytest
 from policies.drift import DriftSettings, Kind, Shown, Signal, Verdict, Watch
 from policies.drift.base import POSITIONS
 from policies.drift.history import KEPT, History
-from policies.drift.ranks import Ranks, scores, sizes
+from policies.drift.ranks import Ranks, sizes
 from policies.drift.streams import Streams
 
 EASY = DriftSettings(requests_per_false_alarm=1e4)
@@ -53,22 +53,44 @@ def signal(watch: Watch, kind: Kind, now: float, name: str = "chat") -> Signal:
     return found
 
 
-def test_a_score_is_standard_normal_whatever_the_law_of_the_rates() -> None:
-    """Also while the baseline is still learned, with many ties, and with sizes that wander."""
+def scores(wander: bool) -> np.ndarray:
+    """[steps, rows, POSITIONS] of rates that are 0.2 or 0.9 but for chance, of sizes that stay or come and go."""
     rng = np.random.default_rng(1)
-    ranks, rows = Ranks(400), np.arange(400)
-    found = []
+    ranks, rows, found = Ranks(400), np.arange(400), []
     for step in range(200):
-        examined = rng.integers(1, 9 if step % 50 < 25 else 60, size=(400, POSITIONS))
+        low, high = (1, 9) if wander and step % 50 < 25 else (32, 64)
+        examined = rng.integers(low, high, size=(400, POSITIONS))
         rates = rng.binomial(examined, rng.choice([0.2, 0.9], (400, POSITIONS))) / examined
         size = sizes(examined)
-        found.append(scores(ranks.uniform(rows, rates, size, rng.random(rates.shape))))
+        found.append(ranks.compare(rows, rates, size, rng.random(rates.shape))[0])
         ranks.add(rows, rates, size, np.ones_like(rates, dtype=bool))
-    z = np.stack(found)
+    return np.stack(found)
+
+
+def test_a_score_is_standard_normal_whatever_the_law_of_the_rates() -> None:
+    """Also while the baseline is still learned, and with many ties."""
+    z = scores(wander=False)
     assert abs(z.mean()) < 4 / np.sqrt(z.size)
     assert abs(z.var() - 1) < 4 * np.sqrt(2 / z.size)
     one_after_another = (z[1:] * z[:-1]).mean()
     assert abs(one_after_another) < 4 / np.sqrt(z.size)
+
+
+@pytest.mark.parametrize("d", [0.5, 1.0, 2.0])
+def test_a_bet_wins_nothing_on_average_while_sizes_come_and_go(d: float) -> None:
+    """Those included that were hardly seen yet, and are compared with smaller ones."""
+    won = np.exp(-d * scores(wander=True) - d**2 / 2)
+    assert won.mean() < 1 + 4 * won.std() / np.sqrt(won.size)
+
+
+def test_a_ruined_draft_shows_although_its_requests_have_more_rounds_than_any_before() -> None:
+    """As texts of one length do: 20 rounds at three tokens each, then nearly 60."""
+    good = (
+        replace(r, examined=(20,), accepted=(int(20 * min(r.accepted[0] / r.examined[0] + 0.15, 1)),))
+        for r in requests(0.75, 300)
+    )
+    bad = (replace(r, examined=(58,), accepted=(r.accepted[0] % 3,)) for r in requests(0.5, 15, 1, start=300))
+    assert signal(watch(good, bad), Kind.STEP, 315).verdict is Verdict.BREACHED
 
 
 def test_false_alarms_keep_to_the_bound() -> None:
