@@ -7,9 +7,8 @@ Gammerman, Shafer, "Algorithmic Learning in a Random World", 2nd ed. 2022, theor
 
 cell       a row (stratum), a draft position, and a size: a request of few examined tokens is compared with such alone,
            since its rate varies more. So neither longer texts nor a k that wanders looks like drift.
-sparse     a cell that was seen fewer than `_ENOUGH` times takes smaller sizes beside it. A ruined draft makes the rounds
-           of a text more, and its requests would else be alone in a cell of which nothing was seen. The rates of smaller
-           sizes vary more, which makes a score smaller, not larger
+sparse     a cell that was seen fewer than `_ENOUGH` times takes in the sizes next below. A ruined draft makes the rounds
+           of a text more, and its requests would else be alone in a cell of which nothing was seen
 """
 
 from collections.abc import Callable
@@ -28,7 +27,9 @@ SIZES: Final = 8
 BINS: Final = 100
 """A rate is known to a hundredth. Coarse rates are rates as well: nothing of the law is lost by it."""
 
-_ENOUGH: Final = 100
+_ENOUGH: Final = 20
+_FURTHEST: Final = 2  # sizes below: a text has at most a few times as many rounds without drafts
+_SMALLEST: Final = 3  # from 8 tokens on: rates of fewer are of another kind, mostly 0, 1 and halves
 _IMAGINED: Final = 4.0
 _SPREAD_BETWEEN: Final = 0.1  # standard deviation between requests, until they have shown their own
 _TINY: Final = 1e-15
@@ -66,11 +67,12 @@ class Ranks(Table):
         u = (below + coins * (equal + 1)) / (moments[..., 0] + 1)
         return _scores(u), self._spread(rows, size, moments)
 
-    def _cells(self, rows: Ints, size: Ints) -> tuple[Ints, Floats]:
+    def _cells(self, rows: Ints, size: Ints) -> tuple[NDArray[np.int32], Floats]:
         """([n, POSITIONS, BINS], [n, POSITIONS, 3]): counts and moments of the cells, and of what sparse ones take."""
         cell = rows[:, None], np.arange(POSITIONS), size
         counts, moments, lowest = self.counts[cell], self.moments[cell], size.copy()
-        while (sparse := (moments[..., 0] < _ENOUGH) & (lowest > 0)).any():
+        furthest = np.maximum(size - _FURTHEST, np.minimum(size, _SMALLEST))
+        while (sparse := (moments[..., 0] < _ENOUGH) & (lowest > furthest)).any():
             lowest[sparse] -= 1
             row, place = np.nonzero(sparse)
             beside = rows[row], place, lowest[sparse]
