@@ -7,8 +7,8 @@ Gammerman, Shafer, "Algorithmic Learning in a Random World", 2nd ed. 2022, theor
 
 cell       a row (stratum), a draft position, and a size: a request of few examined tokens is compared with such alone,
            since its rate varies more. So neither longer texts nor a k that wanders looks like drift.
-sparse     a cell that was seen fewer than `_ENOUGH` times takes in the sizes next below. A ruined draft makes the rounds
-           of a text more, and its requests would else be alone in a cell of which nothing was seen
+sparse     a cell seen fewer than `_ENOUGH` times takes in the sizes next below: a ruined draft makes the rounds of a
+           text more, and its requests would else be alone in a cell of which nothing was seen
 """
 
 from collections.abc import Callable
