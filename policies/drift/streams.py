@@ -156,7 +156,7 @@ class Streams:
         for row in rows[enough & self.learned(rows) & ~self.flags.looping[rows]]:
             past = self.past(int(row), self.rises.position(int(row)))
             rise = shape(past._replace(mean=-past.mean))
-            if recent(past) >= self.settings.loop_above:
+            if recent(self.past(int(row))) >= self.settings.loop_above:
                 self.flags.looping[row] = True
             elif rise is not None and _lasts(rise, self.settings):
                 self.restart(np.array([row]), forget=True)

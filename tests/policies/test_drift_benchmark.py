@@ -11,7 +11,7 @@ from benchmarks.drift_traffic import Traffic
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
 def test_a_step_is_found_in_time(case) -> None:
     found = changed(
-        case.change, runs=40, seed=7, mean=case.mean, before=300, longest=200, traffic=case.traffic
+        case.change, runs=40, seed=7, mean=case.mean, before=case.before, longest=200, traffic=case.traffic
     )
     assert Result(case, found).met
     assert found.early == 0
