@@ -91,7 +91,7 @@ def total_weight(of: Sequence[Phase], tokens: int, repeats: int) -> float:
 def _run(rivals: Rivals, names: Sequence[str], of: Sequence[Phase], tokens: int) -> dict[str, list[float]]:
     seconds = {name: [0.0] * len(of) for name in names}
     works = {name: _day(rivals.engine, of, tokens) for name in names}
-    for name, _, (phase, took) in rivals.in_turns(works):
+    for name, (phase, took) in rivals.in_turns(works):
         seconds[name][phase] += took
     return seconds
 

@@ -67,10 +67,10 @@ class PolicyFigures:
             mix, running = _MANY_WANTS
             bound = _NO_SINGLE_K if point.mix == mix and point.running in running else _REGRET
             what = f"{where}: tokens/s over the best static ({point.best})"
-            found.append(_ratio(what, point.against_best, point.rate(point.best), bound))
+            found.append(_ratio(what, point.against(point.best), point.shown[point.best].rate, bound))
         for point in self.points:
             what = f"{point.mix}, {point.running} running: tokens/s over k = 0"
-            found.append(_ratio(what, point.against(PLAIN), point.rate(PLAIN), _NEVER_A_LOSS))
+            found.append(_ratio(what, point.against(PLAIN), point.shown[PLAIN].rate, _NEVER_A_LOSS))
         return found
 
     def _day(self) -> list[Claim]:
@@ -141,11 +141,11 @@ class PolicyFigures:
             [
                 point.mix,
                 f"{point.running}",
-                f"{point.rate(PLAIN):.0f}",
-                f"{point.rate(point.best):.0f}",
+                f"{point.shown[PLAIN].rate:.0f}",
+                f"{point.shown[point.best].rate:.0f}",
                 point.best.removeprefix("k = "),
-                f"{point.rate(ADAPTIVE):.0f}",
-                f"{point.against_best:.3f}",
+                f"{point.shown[ADAPTIVE].rate:.0f}",
+                f"{point.against(point.best):.3f}",
                 f"{point.against(PLAIN):.3f}",
                 _shares(point.lengths),
             ]
@@ -153,8 +153,7 @@ class PolicyFigures:
         ]
         words = (
             "Tokens per second while so many decode; all policies take turns of three steps, each with requests of its "
-            "own. The best static k is named by one half of the turns and compared by the other, both ways. The last "
-            "column is how often the adaptive policy chose which k:"
+            "own. The last column is how often the adaptive policy chose which k:"
         )
         return section(words, header, rows) if rows else []
 
@@ -224,7 +223,7 @@ def _plot_points(axes: Any, points: Sequence[Point]) -> None:
     for mix in dict.fromkeys(point.mix for point in points):
         of_mix = [point for point in points if point.mix == mix]
         running = [point.running for point in of_mix]
-        (line,) = axes.plot(running, [p.against_best for p in of_mix], "o-", label=f"{mix}, best static")
+        (line,) = axes.plot(running, [p.against(p.best) for p in of_mix], "o-", label=f"{mix}, best static")
         plain = [p.against(PLAIN) for p in of_mix]
         axes.plot(running, plain, "x:", color=line.get_color(), label=f"{mix}, k = 0")
     axes.axhline(1.0, color="black", linewidth=0.8)

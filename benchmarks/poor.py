@@ -96,11 +96,11 @@ class PoorDraft:
     def _at(self, running: int) -> Poor:
         first = self._measured((ADAPTIVE,), running, 0)[ADAPTIVE]
         rounds = [self._measured((PLAIN, ADAPTIVE), running, turn) for turn in range(1, self.repeats + 1)]
-        shown = {name: together(half for r in rounds for half in r[name]) for name in (PLAIN, ADAPTIVE)}
+        shown = {name: together(each[name] for each in rounds) for name in (PLAIN, ADAPTIVE)}
         rates = {name: each.rate for name, each in shown.items()}
-        return Poor(running, rates, together(first).drafting, shown[ADAPTIVE].drafting)
+        return Poor(running, rates, first.drafting, shown[ADAPTIVE].drafting)
 
-    def _measured(self, names: Sequence[str], running: int, turn: int) -> dict[str, list[Shown]]:
+    def _measured(self, names: Sequence[str], running: int, turn: int) -> dict[str, Shown]:
         wanted = self.prompts[: running * _BATCHES.get(running, 1)]
         return measured(
             self.bar,

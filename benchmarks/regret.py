@@ -1,6 +1,5 @@
 """Tokens per second of the adaptive policy against every static k, at one mix and concurrency after another."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,58 +16,40 @@ _PROMPT: Final = 230  # tokens of a prompt, about
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mix at one concurrency, measured in turns of a few steps each.
-
-    The best static k is named by one half of the turns and compared by the other, and the other way round: of nine
-    figures with noise in them the best is partly the luckiest, and a comparison by the same figures would count that.
+    """One mix at one concurrency. Of nine figures with noise in them the best is partly the luckiest, and it is the one
+    that the adaptive policy is compared with.
     """
 
     mix: str
     running: int
-    halves: dict[str, list[Shown]]
-    """By policy: what the even turns gave, and the odd ones."""
+    shown: dict[str, Shown]
+    """By policy."""
 
     def against(self, name: str) -> float:
         """The adaptive policy's rate over another's."""
-        return self.rate(ADAPTIVE) / self.rate(name)
-
-    @property
-    def against_best(self) -> float:
-        """Over the best static k; the mean of both ways."""
-        shares = [self._half(ADAPTIVE, half) / self._half(self._best(1 - half), half) for half in (0, 1)]
-        return math.sqrt(math.prod(shares))
+        return self.shown[ADAPTIVE].rate / self.shown[name].rate
 
     @property
     def best(self) -> str:
-        """The best static policy over all turns."""
-        return max(STATIC, key=self.rate)
-
-    def rate(self, name: str) -> float:
-        """Tokens per second."""
-        return together(self.halves[name]).rate
+        """The best static policy."""
+        return max(STATIC, key=lambda name: self.shown[name].rate)
 
     @property
     def lengths(self) -> dict[int, int]:
         """Rounds of the adaptive policy by the k that it chose."""
-        return together(self.halves[ADAPTIVE]).lengths
+        return self.shown[ADAPTIVE].lengths
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "mix": self.mix,
             "running": self.running,
-            "rates": {name: [half.rate for half in of] for name, of in self.halves.items()},
+            "rates": {name: of.rate for name, of in self.shown.items()},
             "best_static": self.best,
-            "against_best": self.against_best,
+            "against_best": self.against(self.best),
             "against_plain": self.against(PLAIN),
             "lengths": dict(sorted(self.lengths.items())),
         }
-
-    def _half(self, name: str, half: int) -> float:
-        return self.halves[name][half].rate
-
-    def _best(self, half: int) -> str:
-        return max(STATIC, key=lambda name: self._half(name, half))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +94,9 @@ class Regret:
         """The adaptive policy meets the traffic, which is not counted; then all take turns."""
         self._measured((ADAPTIVE,), mix, running, 0)
         rounds = [self._measured(_NAMES, mix, running, turn) for turn in range(1, self.plan.repeats + 1)]
-        halves = {
-            name: [together(half) for half in zip(*(r[name] for r in rounds), strict=True)] for name in _NAMES
-        }
-        return Point(mix, running, halves)
+        return Point(mix, running, {name: together(each[name] for each in rounds) for name in _NAMES})
 
-    def _measured(self, names: Sequence[str], mix: str, running: int, turn: int) -> dict[str, list[Shown]]:
+    def _measured(self, names: Sequence[str], mix: str, running: int, turn: int) -> dict[str, Shown]:
         wanted = self.prompts[mix][: self.plan.requests(running)]
         return measured(
             self.bar,
@@ -128,12 +106,10 @@ class Regret:
         )
 
 
-def measured(
-    bar: Bar, key: str, weight: float, run: Callable[[], dict[str, list[Shown]]]
-) -> dict[str, list[Shown]]:
-    """What policies gave, by halves, as the journal keeps it."""
+def measured(bar: Bar, key: str, weight: float, run: Callable[[], dict[str, Shown]]) -> dict[str, Shown]:
+    """What policies gave, as the journal keeps it."""
 
-    def document() -> dict[str, Any]:
-        return {name: [half.document() for half in of] for name, of in run().items()}
+    def documents() -> dict[str, Any]:
+        return {name: shown.document() for name, shown in run().items()}
 
-    return {name: [Shown.of(half) for half in of] for name, of in bar.measured(key, weight, document).items()}
+    return {name: Shown.of(document) for name, document in bar.measured(key, weight, documents).items()}

@@ -60,17 +60,17 @@ class Rivals:
 
     def shown(
         self, names: Sequence[str], prompts: Sequence[Ask], running: int, tokens: int
-    ) -> dict[str, list[Shown]]:
-        """What each gives to so many of these prompts at a time, one batch after another; by half of their turns."""
-        halves: dict[str, list[list[Shown]]] = {name: [[], []] for name in names}
+    ) -> dict[str, Shown]:
+        """What each gives to so many of these prompts at a time, one batch after another."""
+        steps: dict[str, list[Shown]] = {name: [] for name in names}
         for batch in in_batches(prompts, running):
             works = {name: decoding(self.engine, batch, tokens) for name in names}
-            for name, cycle, step in self.in_turns(works):
-                halves[name][cycle % 2].append(step)
-        return {name: [together(half) for half in of] for name, of in halves.items()}
+            for name, step in self.in_turns(works):
+                steps[name].append(step)
+        return {name: together(of) for name, of in steps.items()}
 
-    def in_turns(self, works: Mapping[str, Iterator[T]]) -> Iterator[tuple[str, int, T]]:
-        """(name, cycle, item) of each item, which is a step of that policy's work. They take turns of a few steps, so
+    def in_turns(self, works: Mapping[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
+        """(name, item) of each item, which is a step of that policy's work. They take turns of a few steps, so
         that whatever makes the machine faster or slower for a second meets all of them.
         """
         asides = {name: _Aside(self.engine) for name in works}
@@ -80,7 +80,7 @@ class Rivals:
             for name in left[at:] + left[:at]:
                 with asides[name].turn(), self.engine.lent(self.policy(name)):
                     items = list(islice(works[name], _TURN))
-                yield from ((name, cycle, item) for item in items)
+                yield from ((name, item) for item in items)
                 if len(items) < _TURN:
                     left.remove(name)
             if not left:

@@ -1,6 +1,5 @@
 """The measuring programs of `make bench` measure what they say: same work, constant load, and learning kept apart."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from benchmarks.journal import Journal
 from benchmarks.policies_page import PolicyFigures
 from benchmarks.regret import Point
 from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, STATIC, Rivals, static
-from benchmarks.steady import Ask, Shown, started, steady, together
+from benchmarks.steady import Ask, Shown, started, steady
 from engine.api import PhaseSeconds
 from specd.config.policy import PolicySection
 from tests.engine.conftest import MakeEngine
@@ -65,17 +64,15 @@ def test_the_adaptive_policy_learns_from_its_own_rounds_alone(make_engine: MakeE
 
 
 def test_policies_take_turns_with_the_same_requests(make_engine: MakeEngine) -> None:
-    """Test that each has requests of its own, as many tokens, both halves of the turns, and leaves nothing behind."""
+    """Test that each has requests of its own and as many tokens, and leaves nothing behind."""
     rivals = Rivals(make_engine("ngram"))
     names = (PLAIN, static(3), ADAPTIVE)
     shown = rivals.shown(names, ASKS, 3, 12)
     for name in names:
-        halves = shown[name]
-        assert all(half.tokens for half in halves)
-        assert 36 <= together(halves).tokens < 36 + 3 * 9
-        assert sum(together(halves).lengths.values()) % 3 == 0, "one of the three was missing in some step"
-    assert together(shown[PLAIN]).lengths == {0: 36}
-    assert set(together(shown[static(3)]).lengths) <= {0, 1, 2, 3}
+        assert 36 <= shown[name].tokens < 36 + 3 * 9
+        assert sum(shown[name].lengths.values()) % 3 == 0, "one of the three was missing in some step"
+    assert shown[PLAIN].lengths == {0: 36}
+    assert set(shown[static(3)].lengths) <= {0, 1, 2, 3}
     assert not rivals.engine.has_work
 
 
@@ -89,9 +86,9 @@ def test_requests_that_wait_for_their_turn_go_on_where_they_were(make_engine: Ma
                 rivals.engine.step()
                 yield [list(sequence.tokens) for sequence in rivals.engine.scheduler.running]
 
-    *_, alone = (found for _, _, found in rivals.in_turns({PLAIN: texts()}))
+    *_, alone = (found for _, found in rivals.in_turns({PLAIN: texts()}))
     works = {PLAIN: texts(), ADAPTIVE: texts(), static(3): texts()}
-    beside = {name: found for name, _, found in rivals.in_turns(works)}
+    beside = dict(rivals.in_turns(works))
     for name in works:
         for ours, plain in zip(beside[name], alone, strict=True):
             both = min(len(ours), len(plain))
@@ -125,18 +122,13 @@ def test_a_journal_goes_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_the_luck_of_nine_is_no_rival() -> None:
-    """Test that the best static k is named by one half and compared by the other, in all turns of both."""
-    rates = dict.fromkeys(STATIC, (100.0, 100.0)) | {
-        static(4): (120.0, 120.0),
-        static(5): (150.0, 90.0),  # lucky in one half
-        ADAPTIVE: (132.0, 132.0),
-    }
-    halves = {name: [Shown(int(rate), 1.0, {3: 10}) for rate in of] for name, of in rates.items()}
-    point = Point("mixed", 4, halves)
+def test_claims_are_against_the_best_static_policy() -> None:
+    """Test that it is the best of nine, at its rate in the same turns."""
+    rates = {**dict.fromkeys(STATIC, 100), static(4): 120, static(5): 110, ADAPTIVE: 132}
+    point = Point("mixed", 4, {name: Shown(rate, 1.0, {3: 10}) for name, rate in rates.items()})
     assert point.best == static(4)
+    assert point.against(static(4)) == pytest.approx(1.1)
     assert point.against(PLAIN) == pytest.approx(1.32)
-    assert point.against_best == pytest.approx(math.sqrt(132 / 120 * 132 / 90))
     day = Day([1, 2], {PLAIN: [[10.0, 10.0]], static(2): [[9.0, 8.0]], ADAPTIVE: [[8.0, 8.0]]})
     claims = {claim.what: claim for claim in PolicyFigures(points=[point], day=day).claims()}
     many_wants = claims["mixed, 4 running: tokens/s over the best static (k = 4)"]
