@@ -51,6 +51,7 @@ class Allowed(NamedTuple):
     bound: float | None  # seconds of the step
     sequences: int  # that decode in it, others too
     rows: int  # of it, without these requests' drafts
+    drafted: int  # of these, of others' drafts
     context: int  # tokens attended to
     why: Callable[[int], Decision]  # of a request that `most` holds back
 
@@ -99,7 +100,7 @@ class Adaptive:
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
         of_prompts = self._of_prompts(allowed)
-        prices = self._prices(allowed, len(names), of_prompts)
+        prices = self._prices(allowed, of_prompts)
         bound = None if allowed.bound is None else allowed.bound - of_prompts
         verdict = self._verdict(allowed)
         levels = self._levels(columns, allowed, allowed.room if self._ruled_out else allowed.most)
@@ -155,9 +156,12 @@ class Adaptive:
         table = self._costs.table(allowed.rows)
         return float(table[allowed.rows] - table[allowed.sequences])
 
-    def _prices(self, allowed: Allowed, requests: int, of_prompts: float) -> Prices:
+    def _prices(self, allowed: Allowed, of_prompts: float) -> Prices:
         costs = self._costs
-        most = max(self._settings.k_max * requests, self._settings.tree_nodes)
+        planned = max(
+            self._settings.k_max * allowed.sequences, self._settings.tree_nodes
+        )  # see policies.load.most_rows
+        most = max(planned - allowed.drafted, 0)
         beside = costs.sequence * allowed.sequences + costs.key * allowed.context - of_prompts
         return Prices(costs.table(allowed.rows + most)[allowed.rows :] + beside, *self._of_drafts())
 

@@ -60,9 +60,11 @@ class _Ceilings(NamedTuple):
         return _lower(self.of_load, self.of_tenants.get(place))
 
     def allowed(
-        self, fields: Fields, places: Sequence[int], *, rows: int, sequences: int, context: int
+        self, load: LoadView, fields: Fields, places: Sequence[int], *, sequences: int, drafted: int
     ) -> Allowed:
-        """To these requests, which have these places in their step."""
+        """To these requests, which have these places among all that decode in their step. drafted: rows that others'
+        drafts have.
+        """
         left = np.array(fields.remaining_tokens) - 1
         most = np.minimum(left, self.limit.cap)
         room, trees = left, np.array([self.limit.state is LoadState.FULL])
@@ -76,7 +78,8 @@ class _Ceilings(NamedTuple):
             above = self.of(places[i])
             return above if above.k <= left[i] else _no_room(int(left[i]))
 
-        return Allowed(most, room, trees, self.limit.bound, sequences, rows, context, why)
+        rows = load.prefill_rows + sequences + drafted
+        return Allowed(most, room, trees, self.limit.bound, sequences, rows, drafted, load.context, why)
 
 
 class Controller(Policy):
@@ -195,9 +198,7 @@ class Controller(Policy):
         """Those who leave it to the policy, all at once; the others as they ask."""
         fields, count = Fields(*zip(*requests, strict=True)), len(requests)
         if all(fields.speculate) and not any(fields.forced) and fields.fixed_k.count(None) == count:
-            allowed = ceilings.allowed(
-                fields, range(count), rows=load.prefill_rows + count, sequences=count, context=load.context
-            )
+            allowed = ceilings.allowed(load, fields, range(count), sequences=count, drafted=0)
             self._decisions, self._places = self._adaptive.decide(fields, allowed), range(count)
         else:
             self._decide_apart(load, requests, ceilings)
@@ -212,9 +213,9 @@ class Controller(Policy):
         }
         free = [place for place in range(len(requests)) if place not in decisions]
         if free:
-            rows = load.prefill_rows + len(requests) + sum(each.tokens for each in decisions.values())
+            drafted = sum(each.tokens for each in decisions.values())
             fields = Fields(*zip(*(requests[place] for place in free), strict=True))
-            allowed = ceilings.allowed(fields, free, rows=rows, sequences=len(requests), context=load.context)
+            allowed = ceilings.allowed(load, fields, free, sequences=len(requests), drafted=drafted)
             decisions |= zip(free, self._adaptive.decide(fields, allowed), strict=True)
         self._places = free
         self._decisions = [decisions[place] for place in range(len(requests))]

@@ -163,7 +163,6 @@ def test_no_draft_exceeds_any_cap_any_budget_or_what_remains(
         for tenant, tokens in drafted.items():
             rule = of_tenant(rules, tenant)
             assert rule is None or rule.draft_tokens is None or tokens <= rule.draft_tokens
-        if all(view.fixed_k is None and not view.forced for view in batch):
-            assert len(batch) + sum(drafted.values()) <= most_rows(rules, len(batch))
+        assert len(batch) + sum(each.tokens for each in decisions) <= most_rows(rules, len(batch))
         pairs = zip(batch, decisions, strict=True)
         controller.observe([shown(d, view, dice.randint(0, 16)) for view, d in pairs if d.k], A_STEP)
