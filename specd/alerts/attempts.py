@@ -25,6 +25,8 @@ class Failure:
     """The receiver wants no more of anything (410)."""
     retry_after: float = 0.0
     """Seconds that the receiver asked to be left alone for."""
+    longest_pause: float = _LONGEST_PAUSE
+    """Where another attempt is cheap, it need not wait for longer."""
 
 
 def judge(status: int, retry_after: str | None, now: float) -> Failure | None:
@@ -44,7 +46,7 @@ def pause(attempt: int, failure: Failure, rng: Random) -> float:
 
     Exponential, capped, and with full jitter, so that many senders spread out.
     """
-    longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (attempt - 1))
+    longest = min(failure.longest_pause, _FIRST_PAUSE * 2.0 ** (attempt - 1))
     return max(failure.retry_after, rng.uniform(0.0, longest))
 
 

@@ -21,6 +21,9 @@ log: Final = logging.getLogger(__name__)
 for _name in ("httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.WARNING)
 
+_BROKER_PAUSE: Final = 5.0
+"""The connection has pauses of its own: once it is there, alerts shall not wait for minutes."""
+
 _NO_BROKER: Final = Failure("there is no broker: configure [mqtt]")
 
 
@@ -43,7 +46,7 @@ class Sender:
         except TimeoutError:
             return Failure(f"it did not answer within {limit:g} s")
         except NotPublishedError as error:
-            return Failure(str(error))
+            return Failure(str(error), longest_pause=_BROKER_PAUSE)
         except httpx2.HTTPError as error:
             return Failure(f"{type(error).__name__}: {error}")
         except Exception as error:

@@ -461,6 +461,12 @@ def test_the_pause_grows_to_a_cap_and_is_never_less_than_asked_for(attempt, retr
     assert retry_after <= seconds <= max(retry_after, min(300.0, 2.0 ** (attempt - 1)))
 
 
+@given(st.integers(1, 100), st.randoms(use_true_random=False))
+def test_the_pause_is_short_where_another_attempt_is_cheap(attempt, rng):
+    """What waited for a broker does not wait for minutes once that is back."""
+    assert pause(attempt, Failure("", longest_pause=5.0), rng) <= 5.0
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
