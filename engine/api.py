@@ -1,6 +1,6 @@
 """What crosses the wire between daemon and engine. Imports no torch, so that the control plane starts at once.
 
-Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Shutdown in any order.
+Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Foreground, Shutdown in any order.
 Engine to daemon: Loading*, then Ready or Refused; then StepReport per step, Idle while there is none to take.
 """
 
@@ -92,6 +92,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     speculate: bool = True
     k: int | None = None
     """Draft length asked for by the request; None leaves it to the policy. Caps by load still hold."""
+    proposer: DraftKind | None = None
+    """Nobody else drafts for it; None leaves it to the policy."""
     traffic_class: str = "default"
     tenant: str = "default"
 
@@ -264,6 +266,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """The engine cannot serve what Launch asks for: the user's mistake, not a crash."""
 
     message: str
+    lacks_memory: bool = False
+    """With more memory it could."""
 
 
 class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,6 +327,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     verification: Verification = "block"
     costs: StepCosts | None = None
     """What an earlier calibration of this engine found: reckoned with from the start on, and nothing is measured."""
+    background: bool = False
+    """Somebody else serves: load at low priority, if that can be taken back, until `Foreground`."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -345,9 +351,13 @@ class Configure(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     verification: Verification = "block"
 
 
+class Foreground(msgspec.Struct, frozen=True, tag=True):
+    """This engine serves from now on."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End now; requests in flight are dropped."""
 
 
-ToEngine = Launch | Submit | Cancel | Configure | Shutdown
+ToEngine = Launch | Submit | Cancel | Configure | Foreground | Shutdown
 FromEngine = StepReport | Idle | Loading | Ready | Refused

@@ -25,6 +25,10 @@ class CannotServeError(Exception):
     """Settings, model and machine do not fit together; the message says what to change."""
 
 
+class MemoryShortageError(CannotServeError):
+    """They would fit where more memory is free."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Bytes by use."""
@@ -114,6 +118,6 @@ def kv_blocks(launch: Launch, loaded: LoadedModel, parts: Parts) -> int:
 
 
 def require(shortage: str | None) -> None:
-    """Raises CannotServeError with what is short, if anything is."""
+    """Raises MemoryShortageError with what is short, if anything is."""
     if shortage is not None:
-        raise CannotServeError(shortage)
+        raise MemoryShortageError(shortage)

@@ -29,8 +29,14 @@ def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]] |
         speculate=speculate,
         fixed_k=request.k,
         forced=_forced(sequence) if speculate else 0,
-        options=options(sequence) if speculate and options is not None else (),
+        options=_offered(request, options(sequence)) if speculate and options is not None else (),
     )
+
+
+def _offered(request: Request, options: tuple[Option, ...]) -> tuple[Option, ...]:
+    if request.proposer is None:
+        return options
+    return tuple(option for option in options if option.proposer == request.proposer)
 
 
 def _forced(sequence: Sequence) -> int:

@@ -19,6 +19,7 @@ import torch
 from engine.api import (
     Cancel,
     Configure,
+    Foreground,
     FromEngine,
     Idle,
     Launch,
@@ -29,10 +30,11 @@ from engine.api import (
     Submit,
     ToEngine,
 )
-from engine.budget import CannotServeError
+from engine.budget import CannotServeError, MemoryShortageError
 from engine.core import Engine
 from engine.draft.errors import DraftSettingsError
 from engine.model.support import UnsupportedModelError
+from engine.priority import step_back, step_forward
 from engine.start import rest, start
 from engine.wire import WireError, frame, read_to_engine
 
@@ -93,6 +95,7 @@ class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._inbox = Inbox(sock)
+        self._usual: int | None = None  # niceness, where it is another one now
 
     def run(self) -> int:
         """Serve until told to end. Returns the exit code: 2 for what the user must change."""
@@ -101,10 +104,12 @@ class Worker:
             return 0
         if launch.threads:
             torch.set_num_threads(launch.threads)
+        if launch.background:
+            self._usual = step_back()
         try:
             engine = start(launch, lambda message: self._send(Loading(message)))
         except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
-            self._send(Refused(str(fault)))
+            self._send(Refused(str(fault), lacks_memory=isinstance(fault, MemoryShortageError)))
             return 2
         except (
             RuntimeError,
@@ -153,6 +158,8 @@ class Worker:
                         engine.configure(policy, draft, verification)
                     except DraftSettingsError as fault:
                         _log.error("settings not taken over, the old ones stay: %s", fault)
+                case Foreground():
+                    step_forward(self._usual)
                 case Shutdown() | None:
                     return False
                 case Launch():

@@ -42,6 +42,7 @@ from specd.restarts import DEATH_REASONS
 from specd.serving import served_name
 from specd.store import store_dir
 from specd.supervisor import EngineFailedError, EngineState
+from specd.target.canary import Canary
 from specd.target.line import Line
 from specd.target.lines import Aftermath, Lines
 from specd.target.updates import TargetUpdates
@@ -140,8 +141,16 @@ class Daemon:
             observers=[Telemetry(self._metrics, self._alerts), self._ledger, self._requests.observer],
             aftermath=[Aftermath(self._metrics, self._ledger, time.monotonic), self._requests.aftermath],
             switched=self._switched,
+            queue=lambda: self._config.server.max_queue,
         )
-        self._updates = TargetUpdates(self._lines, make=self._line, config=lambda: self._config)
+        self._updates = TargetUpdates(
+            self._lines,
+            make=self._line,
+            config=lambda: self._config,
+            canary=Canary(store_dir(config.store) / "canary", lambda: self._config),
+            alarm=self._alerts.judge,
+            note=lambda text: self._alerts.events.note("target_update", text, time.time()),
+        )
         self._shown = self._view(served_name(config.model.target))
         self._bridge = presence(loaded, self._shown, self._metrics)
 
@@ -153,7 +162,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._reload_by_signal()))
         service = Service(
             name=self._shown.name,
-            line=lambda: self._lines.current,
+            enter=self._lines.enter,
             config=lambda: self._config,
             classes=ClassNames(),
         )
@@ -218,11 +227,12 @@ class Daemon:
         """From a config to a model that answers."""
         line = self._lines.current
         await line.find()
-        line.start()
+        line.start(background=False)
         self._spawn(line.over())
         await line.read()
         await line.ready()
         self._identify(self._config)
+        self._alerts.judge(line.findings(self._config))
         self._announced = True
         self._notifier.ready()
         self._say(

@@ -32,6 +32,10 @@ class ModelError(UserError):
     """A model that is missing, incomplete, or that this version cannot serve."""
 
 
+class MemoryShortageError(ModelError):
+    """A model that could be served where more memory is free."""
+
+
 class FetchError(UserError):
     """A model could not be obtained; what was complete is kept for the next try."""
 

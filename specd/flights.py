@@ -35,6 +35,12 @@ class UnservedError(Exception):
         self.refusal = refusal
 
 
+RECALLED: Final = Refusal(
+    "the target was replaced before this request was answered; send it again", "recalled"
+)
+"""What a request gets that is to begin anew on another target. Whoever answers it sees to that; no client is told."""
+
+
 def retry_after(finished: Sequence[float], oldest: float, now: float) -> int:
     """Whole seconds until a place is likely to come free.
 
@@ -52,6 +58,8 @@ class Flight:
         self.admitted = admitted
         self.request: Request | None = None
         self.done = False
+        self.begun = False
+        """Something was sent to the client that cannot be taken back."""
         self._release = release
         self._ended: set[int] = set()
         # Bounded by the request's own max_tokens and n: every output but a text's last commits a token at least.
@@ -171,6 +179,13 @@ class Flights:
         flight.put(output)
         if flight.done:
             del self._submitted[output.id]
+
+    def recall(self) -> int:
+        """Have every request begin anew of which nothing was sent yet. Returns how many those were."""
+        recalled = [flight for flight in self._all if not flight.done and not flight.begun]
+        for flight in recalled:
+            flight.put(RECALLED)
+        return len(recalled)
 
     def lose_submitted(self, why: Refusal) -> int:
         """The engine has gone: end what it held. Returns how many those were."""

@@ -2,20 +2,19 @@
 
 from pathlib import Path
 
-from engine.api import Launch
+from engine.api import DraftSettings, Launch
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.models.cache import cache_dir
-from specd.models.drafts import Drafts
 
 
 def launch_of(
     config: Config,
     target: TargetSection,
     path: Path,
-    drafts: Drafts,
+    draft: DraftSettings,
     policy: PolicySettings,
     *,
     costs: StepCosts | None,
@@ -37,7 +36,7 @@ def launch_of(
         block_size=engine.block_size,
         prefix_cache=engine.prefix_cache,
         cache_dir=str(cache_dir() / "kernels"),
-        draft=drafts.settings(config.model.draft),
+        draft=draft,
         policy=policy,
         verification=engine.verification,
         costs=costs,

@@ -15,6 +15,9 @@ from specd.telemetry.goodput import Goodput
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.tally import PooledAcceptance, Rate
 
+CANARY: Final = "canary"
+"""How the ids of the daemon's own requests begin, and the class and tenant that they have: they are no traffic."""
+
 _REMEMBERED: Final = 500
 
 

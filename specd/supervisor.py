@@ -21,6 +21,7 @@ from msgspec import structs
 from engine.api import (
     Cancel,
     Configure,
+    Foreground,
     FromEngine,
     Idle,
     Launch,
@@ -33,8 +34,9 @@ from engine.api import (
     Submit,
     ToEngine,
 )
+from policies.cost import StepCosts
 from specd.engine_process import EngineGoneError, EngineProcess
-from specd.errors import ModelError
+from specd.errors import MemoryShortageError, ModelError
 from specd.flights import Flight, Flights, Refusal, UnservedError
 from specd.restarts import Death, DeathReason, Patience
 
@@ -132,6 +134,8 @@ class Supervisor:
         self.state = EngineState.STARTING
         self.info: Ready | None = None
         """Of the last engine that became ready; kept while the next one starts."""
+        self.costs: StepCosts | None = None
+        """What the engine last said that a step costs."""
         self.loading = ""
         """What the engine last said of its start."""
         self.restarts = 0
@@ -176,12 +180,17 @@ class Supervisor:
         """Hand new hot settings to the engine; one that is yet to start takes them from `launch`."""
         self._send(message)
 
+    def to_foreground(self) -> None:
+        """The engine serves from now on, and need not step back any more."""
+        self._send(Foreground())
+
     async def run(self) -> None:
         """Keep an engine running until cancelled.
 
         Raises `ModelError` when the first start is refused, and `EngineFailedError` when the engine fails
         again and again before it was ever ready.
         """
+        self.state = EngineState.STARTING
         try:
             while True:
                 self._mourn(await self._one_life())
@@ -243,8 +252,8 @@ class Supervisor:
             match await self._receive(process):
                 case Ready() as ready:
                     return ready
-                case Refused(message) if self.info is None:
-                    raise ModelError(message)
+                case Refused(message, lacks_memory) if self.info is None:
+                    raise (MemoryShortageError if lacks_memory else ModelError)(message)
                 case Refused(message):
                     raise _DyingError("refused", f"it refused to start: {message}")
                 case Loading(message):
@@ -283,6 +292,7 @@ class Supervisor:
                 for observer in self.observers:
                     observer.step(seen)
             case Idle() as idle:
+                self.costs = idle.costs or self.costs
                 for observer in self.observers:
                     observer.idle(idle)
             case other:

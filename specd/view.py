@@ -19,7 +19,7 @@ from specd.telemetry.requests import RequestWatch
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Reads the parts; changes nothing but by `reload`, `update_target` and `roll_back`."""
+    """Reads the parts; changes nothing but by `reload`, and what changes the target."""
 
     version: str
     started: float
@@ -68,6 +68,10 @@ class View:
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""
         return await self.updates.rollback()
+
+    async def run_canary(self) -> Outcome:
+        """Replay the canary beside the traffic. Raises likewise."""
+        return await self.updates.check()
 
     def status(self) -> dict[str, Any]:
         """How everything stands."""

@@ -141,7 +141,8 @@ def _plan(args: Arguments, config: Config) -> Plan:
 async def _measure(config: Config, path: Path, drafts: Drafts, plan: Plan) -> tuple[Results, StepCosts]:
     """All tries, on an engine of our own."""
     settings = config.policy.settings()
-    launch = prompts_first(launch_of(config, config.model.target, path, drafts, settings, costs=None))
+    target, draft = config.model.target, drafts.settings(config.model.draft)
+    launch = prompts_first(launch_of(config, target, path, draft, settings, costs=None))
     encoder = await asyncio.to_thread(PromptEncoder.load, path)
     results = Results()
     with _progress(plan) as (say, advance):

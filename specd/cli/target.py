@@ -21,7 +21,8 @@ leads new requests there; on any fault the old one serves on, and the command ex
         """
         specd target show
         specd target update /models/llama-2024-06 --revision june
-        specd target rollback                   within seconds, while the previous one is kept""",
+        specd target rollback                   within seconds, while the previous one is kept
+        specd target canary                     is the draft as good as it was before the last update?""",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     show = actions.add_parser("show", help="what serves, and what a rollback would serve")
@@ -34,7 +35,9 @@ leads new requests there; on any fault the old one serves on, and the command ex
     update.set_defaults(action=_update)
     rollback = actions.add_parser("rollback", help="serve the previous one again")
     rollback.set_defaults(action=_rollback)
-    for action in (show, update, rollback):
+    canary = actions.add_parser("canary", help="replay fixed prompts: is the draft as good as before?")
+    canary.set_defaults(action=_canary)
+    for action in (show, update, rollback, canary):
         add_admin_arguments(action)
 
 
@@ -55,6 +58,10 @@ def _update(args: Arguments) -> int:
 
 def _rollback(args: Arguments) -> int:
     return _change(args, "/admin/v1/target/rollback")
+
+
+def _canary(args: Arguments) -> int:
+    return _change(args, "/admin/v1/target/canary")
 
 
 def _change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> int:

@@ -44,6 +44,12 @@ class DriftSection(Section):
         _DRIFT.after_update,
         "carry compares another pair of revisions with what the one before it showed, learn with itself alone",
     )
+    on_canary_fail: Literal["alert", "off", "ngram", "rollback"] = hot(
+        "alert",
+        "what follows where the canary finds that a draft has fallen: an alert and no more; its proposer drafts no "
+        "longer; prompt lookup drafts in the place of all; or the update is refused, or rolled back where it serves "
+        "already",
+    )
     severity: str = hot("warning", "label of the alerts")
 
     def settings(self) -> DriftSettings:

@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
 from specd.config.alerts import AlertsSection
+from specd.config.canary import CanarySection
 from specd.config.drift import DriftSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
@@ -114,6 +115,11 @@ class DraftSection(Section):
         "read again at each reload",
     )
     revision: str = restart("", "draft revision in reports; empty derives one from the kind and its settings")
+    on_mismatch: Literal["alert", "refuse"] = hot(
+        "alert",
+        "a head that was trained for another revision of the target, or a draft model with another chat template or "
+        "other ends of a text: the pair is served with an alert, or not at all",
+    )
     _skip_set: SkipSet | None = PrivateAttr(default=None)
 
     @property
@@ -176,6 +182,7 @@ class Config(Section):
     engine: EngineSection = EngineSection()
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()
+    canary: CanarySection = CanarySection()
     drift: DriftSection = DriftSection()
     alerts: AlertsSection = AlertsSection()
     mqtt: MqttSection = MqttSection()

@@ -13,6 +13,11 @@ class UpdateSection(Section):
         "requests in the engine at an update end on the revision that they began with, or begin anew on the next one; "
         "a stream that has begun always ends on its own",
     )
+    room: Literal["drain", "beside"] = hot(
+        "drain",
+        "where memory does not hold both engines: new requests wait while those that run end and the new engine takes "
+        "the place of the old one, or the update is refused",
+    )
     keep_seconds: float = hot(
         600.0,
         "how long the engine of the previous target is kept for a rollback within seconds; 0 ends it once its requests "
@@ -33,3 +38,7 @@ class TargetSection(Section):
     )
     revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
     update: UpdateSection = UpdateSection()
+
+    def like(self, other: "TargetSection") -> bool:
+        """Whether weights of the same sizes would cost the same to read."""
+        return (self.dtype, self.quantization) == (other.dtype, other.quantization)

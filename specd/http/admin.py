@@ -49,6 +49,9 @@ class Daemon(Protocol):
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""
 
+    async def run_canary(self) -> Outcome:
+        """Replay the canary beside the traffic. Raises likewise."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdminApi:
@@ -99,6 +102,10 @@ class AdminApi:
         """`POST /admin/v1/target/rollback`."""
         return await _changed(self.daemon.roll_back())
 
+    async def run_canary(self, _: Request) -> Response:
+        """`POST /admin/v1/target/canary`."""
+        return await _changed(self.daemon.run_canary())
+
 
 class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a change of the target asks for."""
@@ -131,6 +138,7 @@ def admin_app(daemon: Daemon, alarm: Alarm, keys: Keys, allowed_host: Callable[[
         "/admin/v1/reload": api.reload,
         "/admin/v1/target": api.update_target,
         "/admin/v1/target/rollback": api.roll_back,
+        "/admin/v1/target/canary": api.run_canary,
     }
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]

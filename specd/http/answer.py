@@ -87,6 +87,7 @@ class Answer:
                 self._early.append(await self._flight.next())
         events = EventStream(send)
         await events.open()
+        self._flight.begun = True
         try:
             await self._send_all(events)
             await events.done()

@@ -9,6 +9,7 @@ from starlette.types import Send
 
 from engine.api import Request
 from specd.config.schema import Config
+from specd.flights import RECALLED, UnservedError
 from specd.http import shapes
 from specd.http.answer import Answer, Asked
 from specd.http.bodies import Generation
@@ -38,8 +39,8 @@ class Service:
 
     name: str
     """Of the model, as clients know it."""
-    line: Callable[[], Line]
-    """Where new requests go."""
+    enter: Callable[[], Awaitable[Line]]
+    """Where a new request goes."""
     config: Callable[[], Config]
     classes: ClassNames
     ping_seconds: float = PING_SECONDS
@@ -64,12 +65,22 @@ class GenerateEndpoint(Generic[AnyBody]):
         """Answer one request. Raises `ApiError` or `UnservedError` as long as nothing was sent."""
         body = parse(self._kind, raw)
         self._check_model(body)
-        line = self._service.line()
+        while not await self._answered(body, await self._service.enter(), send):
+            """It was recalled before anything was sent: anew, where requests go now."""
+
+    async def _answered(self, body: AnyBody, line: Line, send: Send) -> bool:
+        """False where nothing was sent and the request is to begin anew."""
         with line.supervisor.flights.admit() as flight:
             asked = await self._asked(body, line)
             line.supervisor.submit(flight, asked.request)
             answer = Answer(asked, self._shape, flight, self._service.ping_seconds)
-            await (answer.stream(send) if body.stream else answer.whole(send))
+            try:
+                await (answer.stream(send) if body.stream else answer.whole(send))
+            except UnservedError as unserved:
+                if unserved.refusal is not RECALLED:
+                    raise
+                return False
+        return True
 
     def _check_model(self, body: Generation) -> None:
         name = self._service.name

@@ -13,6 +13,7 @@ from engine.token_bytes import TokenBytes
 from specd.errors import ModelError
 from specd.http.chat_template import Chat, ChatTemplate
 from specd.http.errors import ApiError
+from specd.models.directory import chat_template
 
 _NO_TEMPLATE: Final = (
     "this model has no chat template: use /v1/completions,"
@@ -33,7 +34,7 @@ class PromptEncoder:
         """Read the directory; takes a second or so. Raises `ModelError`."""
         settings = _json(directory / "tokenizer_config.json")
         tokenizer = _tokenizer(directory / "tokenizer.json")
-        source = _template(directory, settings)
+        source = chat_template(directory)
         return cls(
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate.load(source, _special_tokens(settings)),
@@ -53,6 +54,10 @@ class PromptEncoder:
         if self.template is None:
             return self._encode(text, special=True)
         return self._encode_chat(Chat([{"role": "user", "content": text}]))
+
+    def plain(self, text: str) -> list[int]:
+        """A text as it is; blocking."""
+        return self._encode(text, special=True)
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -90,16 +95,6 @@ def _tokenizer(file: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        template = {one.get("name"): one.get("template") for one in template}.get("default")
-    return template if isinstance(template, str) else None
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:

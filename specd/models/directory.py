@@ -40,6 +40,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return _read_json(path / "config.json")
 
 
+def chat_template(path: Path) -> str | None:
+    """The directory's chat template, in a file of its own or in the tokenizer's settings. Raises `ModelError`."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    settings = path / "tokenizer_config.json"
+    template = _read_json(settings).get("chat_template") if settings.is_file() else None
+    if isinstance(template, list):
+        template = {one.get("name"): one.get("template") for one in template}.get("default")
+    return template if isinstance(template, str) else None
+
+
 def weight_files(path: Path) -> list[Path]:
     """The files that hold the weights, in name order. Raises `ModelError` where there are none."""
     if (path / INDEX).exists():

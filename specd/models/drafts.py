@@ -14,6 +14,7 @@ from specd.config.schema import DraftSection
 from specd.errors import ModelError
 from specd.models.cache import HashCache
 from specd.models.directory import read_config
+from specd.models.draft_files import inspect
 from specd.models.identity import fingerprint
 from specd.models.pair import draft_model, misfit
 
@@ -77,8 +78,13 @@ class Drafts:
                 return kind
 
 
-def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
-    """Resolve what is named, for the target in this directory. Slow once per model or head. Raises `ModelError`."""
+def find_drafts(
+    draft: DraftSection, target: Path, hashes: HashCache, *, serving: Drafts | None = None
+) -> Drafts:
+    """Resolve what is named, for the target in this directory. serving: what drafts for the target that this one
+    replaces; a head of it goes on where the config names none and the package has none, if it is of the right sizes.
+    Slow once per model or head. Raises `ModelError`.
+    """
     if fault := misfit(draft, target, hashes):
         raise ModelError(fault)
     kinds = draft.kinds
@@ -86,6 +92,8 @@ def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
     shipped = (
         shipped_head(target, hashes) if wanted else None
     )  # it may have to read all of the target's weights
+    if shipped is None and wanted and serving is not None:
+        shipped = _going_on(serving, target)
     if draft.kind == "auto":
         kinds = ("ngram",) if shipped is None else ("ngram", "eagle")
     head = _head(draft, kinds, shipped)
@@ -97,6 +105,12 @@ def find_drafts(draft: DraftSection, target: Path, hashes: HashCache) -> Drafts:
         head=head,
         head_revision="" if head is None else _head_fingerprint(head, hashes),
     )
+
+
+def _going_on(serving: Drafts, target: Path) -> Path | None:
+    """The head that drafts already, if this target can be drafted for with it."""
+    head = serving.head
+    return head if head is not None and inspect(head).misfit(target) is None else None
 
 
 def shipped_head(target: Path, hashes: HashCache) -> Path | None:

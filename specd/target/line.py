@@ -7,25 +7,33 @@ engine   a process of its own under a supervisor of its own, with a KV pool and 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.api import Configure, Launch, Ready
+from msgspec import structs
+
+from engine.api import Configure, DraftKind, DraftSettings, Launch, Ready
+from policies.cost import StepCosts
 from policies.profile import Profile, with_load
 from policies.settings import PolicySettings
+from specd.alerts.finding import Finding, Verdict
 from specd.config.schema import Config
 from specd.config.target import TargetSection
-from specd.errors import ModelError
+from specd.errors import ModelError, UserError
 from specd.flights import Refusal, UnservedError
 from specd.launching import launch_of
 from specd.models.cache import hashes
+from specd.models.doubts import alike, doubts_about
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target
 from specd.serving import ServedModel, load_served
 from specd.supervisor import EngineFailedError, Limits, Supervisor
 from specd.threads import in_thread
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Files:
     path: Path
     drafts: Drafts
     profile: Profile | None
+    doubts: tuple[str, ...] = ()
+    """Sentences on why the drafts may not fit the target, though they can be had with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,30 @@ class Identity:
     quantization: str
 
 
-def find_files(config: Config, target: TargetSection) -> Files:
-    """Blocking; slow once per model. Raises `UserError`."""
+def find_files(config: Config, target: TargetSection, serving: Files | None = None) -> Files:
+    """serving: what is to be replaced; what drafts for it goes on where nothing in the package fits better. Blocking;
+    slow once per model. Raises `UserError`.
+    """
+    draft = config.model.draft
     path = resolve_target(target.path)
-    drafts = find_drafts(config.model.draft, path, hashes())
-    return Files(path, drafts, find_profile(config, path, drafts, hashes()))
+    drafts = find_drafts(draft, path, hashes(), serving=None if serving is None else serving.drafts)
+    doubts = tuple(doubts_about(drafts, path, hashes()))
+    if doubts and draft.on_mismatch == "refuse":
+        raise ModelError(
+            f"{doubts[0]}. model.draft.on_mismatch = refuse does not let them be served together"
+        )
+    return Files(path, drafts, _profile(config, path, drafts, updating=serving is not None), doubts)
+
+
+def _profile(config: Config, path: Path, drafts: Drafts, *, updating: bool) -> Profile | None:
+    """The one that the config names. An update that it does not hold for goes on without it."""
+    try:
+        return find_profile(config, path, drafts, hashes())
+    except UserError as error:
+        if not updating:
+            raise
+        log.warning("%s; until then costs are learned as the target serves", error)
+        return None
 
 
 class Line:
@@ -60,6 +89,10 @@ class Line:
         """config: the one in force, asked for at each start of the engine."""
         self.target = target
         self.files: Files | None = None
+        self._silenced: frozenset[DraftKind] = frozenset()
+        self._looks_up = False
+        self._costs: StepCosts | None = None
+        self._background = False
         self._config = config
         self._model: asyncio.Future[ServedModel] = asyncio.get_running_loop().create_future()
         self._run: asyncio.Task[None] | None = None
@@ -80,18 +113,53 @@ class Line:
         """The model, waiting for its files to be read. Raises `UnservedError` if that never comes."""
         return await asyncio.shield(self._model)
 
-    async def find(self) -> None:
-        """Find the files. Raises `UserError`."""
-        self.files = await in_thread(find_files, self._config(), self.target)
+    async def find(self, serving: "Line | None" = None) -> None:
+        """Find the files; serving: the line that this one is to replace. Raises `UserError`."""
+        replaced = None if serving is None else serving.files
+        self.files = await in_thread(find_files, self._config(), self.target, replaced)
+        if serving is not None and replaced is not None and serving.target.like(self.target):
+            same = await in_thread(alike, replaced.path, self.files.path)
+            self._costs = serving.supervisor.costs if same else None
 
     async def read(self) -> None:
         """Read what was found. Raises `UserError`."""
         files = self._files()
         self._model.set_result(await in_thread(load_served, self.target, files.path, files.drafts))
 
-    def start(self) -> None:
-        """Start the engine of what was found."""
+    @property
+    def path(self) -> Path:
+        """Where the target lies."""
+        return self._files().path
+
+    @property
+    def proposers(self) -> tuple[DraftKind, ...]:
+        """Those who draft: the ones that were silenced do not."""
+        return tuple(kind for kind in self._kinds() if kind != "none")
+
+    def silence(self, proposers: Collection[DraftKind]) -> None:
+        """These draft no more, for as long as there is this line."""
+        self._silenced |= frozenset(proposers)
+        self.configure(self._config())
+
+    def look_up(self) -> None:
+        """Nobody drafts any more but prompt lookup, for as long as there is this line."""
+        self._looks_up = True
+        self.configure(self._config())
+
+    def start(self, *, background: bool) -> None:
+        """Start the engine of what was found; background: somebody else serves meanwhile."""
+        self._background = background
         self._run = asyncio.create_task(self.supervisor.run())
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is an engine, or one is being restarted."""
+        return self._run is not None and not self._run.done()
+
+    async def stop(self, why: Refusal) -> None:
+        """End what is in it, and the engine; it can be started again."""
+        self.supervisor.flights.lose_all(why)
+        await self._ended()
 
     async def ready(self) -> Ready:
         """Wait for the engine. Raises `ModelError` where it refuses to start, `EngineFailedError` where it fails again
@@ -108,6 +176,9 @@ class Line:
     async def end(self, why: Refusal) -> None:
         """End what is in it, and the engine."""
         self.close(why)
+        await self._ended()
+
+    async def _ended(self) -> None:
         if self._run is not None:
             self._run.cancel()
             with contextlib.suppress(asyncio.CancelledError, ModelError, EngineFailedError):
@@ -130,8 +201,11 @@ class Line:
         """What the engine is started with, by the config of now."""
         config = self._config()
         files = self._files()
-        costs = None if files.profile is None else files.profile.costs
-        return launch_of(config, self.target, files.path, files.drafts, self.policy(config), costs=costs)
+        costs = self._costs if files.profile is None else files.profile.costs
+        launch = launch_of(
+            config, self.target, files.path, self._draft(config), self.policy(config), costs=costs
+        )
+        return structs.replace(launch, background=self._background)
 
     def configure(self, config: Config) -> None:
         """Hand hot settings to the engine."""
@@ -139,7 +213,7 @@ class Line:
             self.supervisor.configure(
                 Configure(
                     policy=self.policy(config),
-                    draft=self.files.drafts.settings(config.model.draft),
+                    draft=self._draft(config),
                     verification=config.engine.verification,
                 )
             )
@@ -157,6 +231,30 @@ class Line:
             return None
         info = model.info
         return Identity(info.revision, model.drafts.revision(config.model.draft), info.quantization)
+
+    def _draft(self, config: Config) -> DraftSettings:
+        return structs.replace(self._files().drafts.settings(config.model.draft), kinds=self._kinds())
+
+    def _kinds(self) -> tuple[DraftKind, ...]:
+        if self._looks_up:
+            return ("ngram",)
+        kinds = tuple(kind for kind in self._files().drafts.kinds if kind not in self._silenced)
+        return kinds or ("none",)
+
+    def findings(self, config: Config) -> list[Finding]:
+        """For the alarm: what is to be doubted of the pair."""
+        identity = self.identity(config)
+        if identity is None or self.files is None or not self.files.doubts:
+            return []
+        labels = {
+            "alertname": "SpecdDraftMismatch",
+            "severity": "warning",
+            "target_revision": identity.target_revision,
+            "draft_revision": identity.draft_revision,
+        }
+        first, *_ = self.files.doubts
+        annotations = {"summary": first, "description": ". ".join(self.files.doubts)}
+        return [Finding("pair", labels, Verdict.BREACHED, annotations)]
 
     def _limits(self) -> Limits:
         config = self._config()

@@ -1,17 +1,23 @@
 """Which lines there are: the one that serves, and the one before it as long as it is kept."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec import structs
 
 from engine.api import Idle, Ready, Request, StepReport
 from specd.config.schema import Config
-from specd.flights import Refusal
-from specd.observers import Ledger
+from specd.flights import Refusal, UnservedError
+from specd.observers import CANARY, Ledger
 from specd.restarts import Death
 from specd.supervisor import Observer
 from specd.target.line import Identity, Line
 from specd.telemetry.prometheus import Metrics
+
+_CROWDED: Final = Refusal(
+    "the queue is full while the target is replaced; try again later", "queue_full", retry_after=10
+)
 
 
 class Lines:
@@ -24,19 +30,53 @@ class Lines:
         observers: Sequence[Observer],
         aftermath: Sequence[Observer],
         switched: Callable[[Line], None],
+        queue: Callable[[], int],
     ) -> None:
-        """aftermath: are told of what the previous line still does. switched: called with each new `current`."""
-        self._observers = observers
+        """aftermath: are told of what the previous line still does. switched: called with each new `current`. queue:
+        how many may wait while the door is shut.
+        """
+        self._observers = [Traffic(observer) for observer in observers]
         self._aftermath = aftermath
         self._switched = switched
+        self._queue = queue
+        self._door = asyncio.Event()
+        self._door.set()
+        self._waiting = 0
         self.current = first
         self.previous: Line | None = None
-        first.supervisor.observers = observers
+        first.supervisor.observers = self._observers
 
     @property
     def all(self) -> list[Line]:
         """The current one first."""
         return [self.current, *([] if self.previous is None else [self.previous])]
+
+    async def enter(self) -> Line:
+        """Where a new request goes, once the door is open. Raises `UnservedError` where too many wait at it."""
+        if self._door.is_set():
+            return self.current
+        if self._waiting >= self._queue():
+            raise UnservedError(_CROWDED)
+        self._waiting += 1
+        try:
+            await self._door.wait()
+        finally:
+            self._waiting -= 1
+        return self.current
+
+    def hold(self) -> None:
+        """Let nobody in until `release`: there is no room for two engines."""
+        self._door.clear()
+
+    def resume(self) -> None:
+        """Start the engine of `current` again, and let requests in to it."""
+        self.current.start(background=False)
+        self._switched(self.current)
+        self.release()
+
+    def release(self) -> None:
+        """Open the door again."""
+        self._door.set()
 
     def switch(self, line: Line) -> None:
         """Lead new requests to another line; the one before stays as `previous`."""
@@ -61,6 +101,7 @@ class Lines:
         """Admit nothing any more; what is inside goes on."""
         for line in self.all:
             line.supervisor.close(why)
+        self.release()
 
     async def empty(self) -> None:
         """Wait until nobody is inside."""
@@ -69,6 +110,38 @@ class Lines:
 
     def __len__(self) -> int:
         return sum(len(line.supervisor.flights) for line in self.all)
+
+
+class Traffic:
+    """Passes on what clients asked for, without the daemon's own canaries: they are no load, and no evidence."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def ready(self, ready: Ready) -> None:
+        """As it is."""
+        self._observer.ready(ready)
+
+    def submitted(self, request: Request, admitted: float) -> None:
+        """Unless it is a canary."""
+        if request.traffic_class != CANARY:
+            self._observer.submitted(request, admitted)
+
+    def step(self, report: StepReport) -> None:
+        """Without the canaries' rounds and outputs."""
+        if any(one.traffic_class == CANARY for one in report.rounds):
+            rounds = [one for one in report.rounds if one.traffic_class != CANARY]
+            outputs = [each for each in report.outputs if not each.id.startswith(CANARY)]
+            report = structs.replace(report, rounds=rounds, outputs=outputs)
+        self._observer.step(report)
+
+    def idle(self, idle: Idle) -> None:
+        """As it is."""
+        self._observer.idle(idle)
+
+    def died(self, death: Death) -> None:
+        """As it is."""
+        self._observer.died(death)
 
 
 class Aftermath:

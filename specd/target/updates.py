@@ -1,22 +1,27 @@
 """The target replaced while the daemon serves: another line is opened beside the one that serves, and taken over to.
 
-open ──▶ check ──▶ switch ──▶ the old line ends its requests, and is kept for a rollback
-└────────┴── any fault: the new line is ended, the old one never noticed
+  find, read ──▶ start ──▶ check ──▶ switch ──▶ the old line ends its requests, and is kept for a rollback
+       └───────────┴─────────┴── any fault: the new line is ended, the old one never noticed
+
+Where memory does not hold two engines, the door is shut, the old engine ends with its last request, and the new one is
+started in its place; on a fault the old one is started again.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from specd.alerts.finding import Finding
 from specd.config.schema import Config
 from specd.config.target import TargetSection
-from specd.errors import UpdateBusyError, UpdateError, UserError
+from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
 from specd.supervisor import EngineFailedError
+from specd.target.canary import Canary, Judged
 from specd.target.line import Identity, Line
 from specd.target.lines import Lines
 
@@ -29,7 +34,7 @@ _ENDED: Final = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an update or a rollback did."""
+    """What a change of the target, or a look at it, came to."""
 
     changed: bool
     text: str
@@ -37,10 +42,18 @@ class Outcome:
     target_revision: str
     draft_revision: str
     seconds: float
+    canary: tuple[Judged, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {
+            "changed": self.changed,
+            "text": self.text,
+            "target_revision": self.target_revision,
+            "draft_revision": self.draft_revision,
+            "seconds": self.seconds,
+            "canary": [judged.document() for judged in self.canary],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +74,20 @@ class TargetUpdates:
         *,
         make: Callable[[TargetSection], Line],
         config: Callable[[], Config],
+        canary: Canary,
+        alarm: Callable[[Iterable[Finding]], None],
+        note: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """make: a line that is not opened yet. config: the one in force. clock: gives Unix seconds."""
+        """make: a line that is not opened yet. config: the one in force. alarm: takes what the canary found. note: is
+        told of every change. clock: gives Unix seconds.
+        """
         self._lines = lines
         self._make = make
         self._config = config
+        self._canary = canary
+        self._alarm = alarm
+        self._note = note
         self._clock = clock
         self._lock = asyncio.Lock()
         self._doing = ""
@@ -81,13 +102,21 @@ class TargetUpdates:
         during another update.
         """
         target = self._lines.current.target.model_copy(update={"path": path, "revision": revision or ""})
-        return await self._one_at_a_time(f"update to {path}", lambda: self._replace(target))
+        return await self.replace(target)
+
+    async def replace(self, target: TargetSection) -> Outcome:
+        """Serve this target. Raises as `update` does."""
+        return await self._one_at_a_time(f"update to {target.path}", lambda: self._replace(target))
 
     async def rollback(self) -> Outcome:
         """Serve the previous target again: at once while its engine is kept, else as an update does. Raises as
         `update` does.
         """
         return await self._one_at_a_time("rollback", self._roll_back)
+
+    async def check(self) -> Outcome:
+        """Replay the canary on what serves, beside its traffic, and react as configured. Raises as `update` does."""
+        return await self._one_at_a_time("canary", self._check)
 
     def snapshot(self) -> dict[str, Any]:
         """For people: what serves, what a rollback would serve, what is going on, how the last attempt ended."""
@@ -103,6 +132,7 @@ class TargetUpdates:
             ),
             "doing": self._doing or None,
             "last": None if self.last is None else asdict(self.last),
+            "canary": [judged.document() for judged in self._canary.last],
         }
 
     async def aclose(self) -> None:
@@ -115,9 +145,11 @@ class TargetUpdates:
     async def _one_at_a_time(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         if self._lock.locked():
             raise UpdateBusyError(
-                f"the target is being changed already ({self._doing}): wait for that, then ask again"
+                f"the target is being changed already ({self._doing}): ask again after that"
             )
         async with self._lock:
+            if self._lines.identity(self._config()) is None:
+                raise UpdateError("the first target is still loading: ask again once it serves")
             self._doing = what
             self._task = asyncio.create_task(do())
             try:
@@ -134,44 +166,110 @@ class TargetUpdates:
 
     async def _replace(self, target: TargetSection) -> Outcome:
         began = time.monotonic()
-        if self._lines.identity(self._config()) is None:
-            raise UserError("the first target is still loading: ask again once it serves")
         line = self._make(target)
         try:
-            await line.find()
+            await line.find(self._lines.current)
             await line.read()
             if line.identity(self._config()) == self._lines.identity(self._config()):
                 await line.end(_ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)
             await self._forget_previous()
-            line.start()
-            await line.ready()
+            judged = await self._opened(line)
         except BaseException:
             await line.end(_ENDED)
             raise
-        return self._switch(line, began, "serves now")
+        return self._switch(line, began, "serves now", judged)
+
+    async def _opened(self, line: Line) -> tuple[Judged, ...]:
+        """Have an engine run it that was checked; what the canary says."""
+        try:
+            line.start(background=True)
+            await line.ready()
+        except MemoryShortageError as shortage:
+            if self._config().model.target.update.room == "beside":
+                raise
+            log.info("no memory for two engines (%s): requests are held until the new one serves", shortage)
+            return await self._in_its_place(line)
+        return await self._judged(line)
+
+    async def _in_its_place(self, line: Line) -> tuple[Judged, ...]:
+        """The same where there is no room for two. The door stays shut until the switch, or the old one is back."""
+        old = self._lines.current
+        if self._canary.enabled:
+            await self._canary.ask(old)
+        self._lines.hold()
+        try:
+            await self._emptied(old)
+            await old.stop(_ENDED)
+            line.start(background=False)
+            await line.ready()
+            return await self._judged(line)
+        except BaseException:
+            await line.end(_ENDED)
+            self._lines.resume()
+            raise
+
+    async def _judged(self, line: Line) -> tuple[Judged, ...]:
+        """What the canary says of a line before it takes traffic. Raises `UpdateError` where that rules it out."""
+        if not self._canary.enabled:
+            return ()
+        judged = await self._canary.judge(self._lines.current, line)
+        bad = [each for each in judged if each.bad]
+        if bad and self._config().drift.on_canary_fail == "rollback":
+            raise UpdateError(f"{bad[0].text()}; drift.on_canary_fail = rollback does not let it serve")
+        return judged
 
     async def _roll_back(self) -> Outcome:
         began = time.monotonic()
         kept = self._lines.previous
-        if kept is not None and kept.supervisor.info is not None:
+        if kept is not None and kept.runs and kept.supervisor.info is not None:
             return self._switch(kept, began, "serves again")
         if self._before is None:
             raise UserError("there is no previous target: nothing was updated since the start")
         return await self._replace(self._before)
 
-    def _switch(self, line: Line, began: float, what: str) -> Outcome:
+    async def _check(self) -> Outcome:
+        began, line = time.monotonic(), self._lines.current
+        judged = await self._canary.judge_serving(line)
+        text = "; ".join(each.text() for each in judged) or "canary: nobody drafts, so nothing can be said"
+        rolls_back = any(each.bad for each in judged) and self._config().drift.on_canary_fail == "rollback"
+        self._alarm([each.finding() for each in judged])
+        if rolls_back and self._before is not None:
+            return await self._roll_back()
+        self._react(line, judged)
+        return self._outcome(began, text, judged, changed=False)
+
+    def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
         self._stop_keeping()
-        left = self._lines.current
-        self._before = left.target
+        left, was = self._lines.current, self._lines.identity(self._config())
+        # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
+        self._before = left.target.model_copy(update={"path": str(left.path.resolve())})
         self._lines.switch(line)
+        line.supervisor.to_foreground()
+        self._lines.release()
+        if self._config().model.target.update.in_flight == "rerun":
+            left.supervisor.flights.recall()
         self._keeping = asyncio.create_task(self._keep(left))
-        return self._outcome(began, f"{line.target.path} {what}; {left.target.path} is kept for a rollback")
+        outcome = self._outcome(began, f"{line.target.path} {what}{_fallen(judged)}", judged)
+        self._note(f"{was.target_revision if was else '?'} to {outcome.target_revision}")
+        self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
+        self._react(line, judged)
+        return outcome
+
+    def _react(self, line: Line, judged: Iterable[Judged]) -> None:
+        bad = [each.proposer for each in judged if each.bad]
+        if bad and self._config().drift.on_canary_fail == "off":
+            line.silence(bad)
+            log.warning("%s draft no more: drift.on_canary_fail = off", ", ".join(bad))
+        elif bad and self._config().drift.on_canary_fail == "ngram":
+            line.look_up()
+            log.warning("prompt lookup drafts alone: drift.on_canary_fail = ngram")
 
     async def _keep(self, line: Line) -> None:
         """Let the requests in it end, and end it once it has been kept for long enough."""
         await line.supervisor.flights.empty()
-        await asyncio.sleep(self._config().model.target.update.keep_seconds)
+        if line.runs:
+            await asyncio.sleep(self._config().model.target.update.keep_seconds)
         await self._drop(line)
 
     async def _drop(self, line: Line) -> None:
@@ -183,20 +281,30 @@ class TargetUpdates:
         self._stop_keeping()
         if self._lines.previous is not None:
             previous = self._lines.previous
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config().server.drain_seconds):
-                    await previous.supervisor.flights.empty()
+            await self._emptied(previous)
             await self._drop(previous)
+
+    async def _emptied(self, line: Line) -> None:
+        """The requests in it have as long to end as at a shutdown."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config().server.drain_seconds):
+                await line.supervisor.flights.empty()
 
     def _stop_keeping(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
 
-    def _outcome(self, began: float, text: str, *, changed: bool = True) -> Outcome:
+    def _outcome(
+        self, began: float, text: str, judged: tuple[Judged, ...] = (), *, changed: bool = True
+    ) -> Outcome:
         identity = self._lines.identity(self._config())
         assert identity is not None, "only what is known serves"
         seconds = round(time.monotonic() - began, 3)
-        return Outcome(changed, text, identity.target_revision, identity.draft_revision, seconds)
+        return Outcome(changed, text, identity.target_revision, identity.draft_revision, seconds, judged)
+
+
+def _fallen(judged: Iterable[Judged]) -> str:
+    return "".join(f"; {each.text()}" for each in judged if each.bad)
 
 
 def _line_as_json(line: Line, config: Config) -> dict[str, Any]:
@@ -206,6 +314,8 @@ def _line_as_json(line: Line, config: Config) -> dict[str, Any]:
         "target_revision": None if identity is None else identity.target_revision,
         "draft_revision": None if identity is None else identity.draft_revision,
         "quantization": None if identity is None else identity.quantization,
-        "kept": True,
+        "proposers": list(line.proposers) if line.files is not None else [],
+        "doubts": list(line.files.doubts) if line.files is not None else [],
+        "kept": line.runs,
         "requests": len(line.supervisor.flights),
     }

@@ -5,6 +5,9 @@ ids follow at -1.5, -2.5 and so on.
 
 Its manners come from a JSON file that is read anew at each start, so a test can change them between lives:
   refuse          a sentence: Refused instead of Ready
+  alone           a file that only one engine can hold at a time, as memory: the others lack it
+  refuse_model    refuse only models with this in their path
+  poor_model      accept nothing for models with this in their path
   exit_loading    an exit code: end while loading
   load_seconds    pause before Ready
   step_seconds    pause per step
@@ -15,6 +18,7 @@ A prompt that contains one of the tokens below makes trouble at its first step.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import select
@@ -27,6 +31,7 @@ from pathlib import Path
 from engine.api import (
     Cancel,
     Configure,
+    Foreground,
     Idle,
     KVUsage,
     Launch,
@@ -57,7 +62,8 @@ def scored(token: int, likeliest: int) -> TokenLogprob:
 class Sequence:
     """One text's progress: token i of text t is token i + t of the endlessly repeated prompt."""
 
-    def __init__(self, request: Request, index: int) -> None:
+    def __init__(self, request: Request, index: int, *, poor: bool = False) -> None:
+        self.poor = poor
         self.request = request
         self.index = index
         self.tokens = 0
@@ -70,7 +76,7 @@ class Sequence:
             return Output(id=self.request.id, index=self.index, tokens=[], finish="error", error=error)
         first = not self.rounds
         drafted = k if self.request.speculate and sampling.prompt_logprobs is None else 0
-        accepted = drafted if len(self.rounds) % 2 == 0 else drafted // 2
+        accepted = 0 if self.poor else drafted if len(self.rounds) % 2 == 0 else drafted // 2
         tokens, finish = self._tokens(accepted)
         self.rounds.append(self._round(drafted, accepted))
         return Output(
@@ -138,6 +144,7 @@ class Engine:
     def run(self) -> None:
         launch = read_to_engine(self.sock)
         assert isinstance(launch, Launch)
+        self.poor = "poor_model" in self.manners and self.manners["poor_model"] in launch.model_path
         self.policy, self.max_running = launch.policy, launch.max_running
         self.load(launch)
         while True:
@@ -154,7 +161,10 @@ class Engine:
         time.sleep(self.manners.get("load_seconds", 0))
         if "exit_loading" in self.manners:
             sys.exit(self.manners["exit_loading"])
-        if "refuse" in self.manners:
+        if "alone" in self.manners and not self.alone(Path(self.manners["alone"])):
+            self.send(Refused("memory holds one engine", lacks_memory=True))
+            sys.exit(0)
+        if "refuse" in self.manners and self.manners.get("refuse_model", "") in launch.model_path:
             self.send(Refused(self.manners["refuse"]))
             sys.exit(0)
         self.send(
@@ -173,16 +183,27 @@ class Engine:
         if self.manners.get("garbage"):
             self.sock.sendall(b"\x05\x00\x00\x00hello")
 
+    def alone(self, file: Path) -> bool:
+        """Whether no other engine holds this file; the kernel drops the lock with the process."""
+        self.memory = file.open("w")
+        try:
+            fcntl.flock(self.memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def take(self, message) -> bool:
         match message:
             case Submit(request):
                 for index in range(request.n):
-                    self.sequences[request.id, index] = Sequence(request, index)
+                    self.sequences[request.id, index] = Sequence(request, index, poor=self.poor)
             case Cancel(id):
                 for key in [key for key in self.sequences if key[0] == id]:
                     del self.sequences[key]
             case Configure():
                 self.policy = message.policy
+            case Foreground():
+                pass
             case Shutdown() | None:
                 while self.manners.get("deaf"):
                     time.sleep(1)

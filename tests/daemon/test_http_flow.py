@@ -75,6 +75,9 @@ class Line:
     supervisor: Supervisor
     read: asyncio.Future
 
+    async def enter(self):
+        return self
+
     async def model(self):
         return await self.read
 
@@ -91,7 +94,7 @@ async def test_a_silent_stream_is_kept_open_by_comments(daemons):
         model = asyncio.Future()
         model.set_result(load_served(TargetSection(path="tiny"), daemons.model, Drafts(("ngram",))))
         line = Line(setup.supervisor, model)
-        service = Service("tiny", lambda: line, Config, ClassNames(), ping_seconds=0.1)
+        service = Service("tiny", line.enter, Config, ClassNames(), ping_seconds=0.1)
         endpoint = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
         await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send)
     lines = [message["body"] for message in sent[1:]]

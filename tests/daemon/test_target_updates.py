@@ -13,6 +13,7 @@ from specd.cli import main
 from tests.daemon.conftest import Daemons, write_served_model
 from tests.daemon.daemon_process import DaemonProcess, alive, wait_until
 
+NO_CANARY = "[canary]\nenabled = false\n"
 LONG = {"prompt": "abc", "max_tokens": 250, "specd": {"report": True}}
 
 
@@ -48,7 +49,7 @@ def ask(daemon: DaemonProcess, **more: object) -> httpx2.Response:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemons, DaemonProcess]]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
     daemons.engine.behave(step_seconds=0.005)
-    yield daemons, daemons.start().ready()
+    yield daemons, daemons.start(NO_CANARY).ready()
     daemons.close()
 
 
@@ -110,7 +111,7 @@ def test_a_rollback_needs_no_start(daemon, tmp_path):
 
 def test_what_is_not_kept_is_started_for_a_rollback(daemons, tmp_path):
     """Test that with keep_seconds = 0 the previous engine ends with its last request, and a rollback starts one."""
-    daemon = daemons.start("[model.target.update]\nkeep_seconds = 0\n").ready()
+    daemon = daemons.start(f"[model.target.update]\nkeep_seconds = 0\n{NO_CANARY}").ready()
     first, before = daemon.status()["engine"]["pid"], shown(daemon)["current"]["target_revision"]
     update(daemon, other_model(tmp_path / "other"))
     wait_until(lambda: not alive(first), "the end of the first engine")
@@ -224,7 +225,7 @@ def test_an_update_goes_on_without_whoever_asked(daemon, daemons, tmp_path):
 
 def test_the_end_of_the_daemon_is_the_end_of_all_engines(daemons, tmp_path):
     """Test that SIGTERM ends the engine that serves and the one that is kept."""
-    daemon = daemons.start().ready()
+    daemon = daemons.start(NO_CANARY).ready()
     update(daemon, other_model(tmp_path / "other"))
     engines = engines_of(daemon)
     assert len(engines) == 2
@@ -259,3 +260,64 @@ def test_the_command(daemon, tmp_path, capsys, monkeypatch):
     assert "nowhere: there is no such directory" in capsys.readouterr().err
     bad = httpx2.post(daemon.admin + "/admin/v1/target", json={"pth": "x"})
     assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_body")
+
+
+def test_requests_can_begin_anew_on_the_next_target(daemons, tmp_path):
+    """Test that with in_flight = "rerun" a request that runs is answered by the new target, and a stream that has begun
+    by the old one."""
+    daemons.engine.behave(step_seconds=0.01)
+    daemon = daemons.start(f'[model.target.update]\nin_flight = "rerun"\n{NO_CANARY}').ready()
+    before = daemon.status()["model"]["target_revision"]
+    slow = {"report": True, "speculate": "off"}
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(ask, daemon, specd=slow)
+        streamed = pool.submit(ask, daemon, specd=slow, stream=True)
+        wait_until(lambda: daemon.status()["load"]["running"] == 2, "requests that run")
+        after = update(daemon, other_model(tmp_path / "other")).json()["target_revision"]
+        assert revision_of(whole.result()) == after
+        assert whole.result().json()["usage"]["completion_tokens"] == 250
+        events = [line for line in streamed.result().text.splitlines() if "target_revision" in line]
+        assert len(events) == 1
+        assert before in events[0]
+
+
+def test_without_memory_for_two_the_new_engine_takes_the_place_of_the_old_one(daemons, tmp_path):
+    """Test that requests end, others wait without an error, and that the rollback takes the same way."""
+    daemons.engine.behave(step_seconds=0.005, alone=str(tmp_path / "memory"))
+    daemon = daemons.start(NO_CANARY).ready()
+    before = daemon.status()["model"]["target_revision"]
+    with ThreadPoolExecutor(2) as pool:
+        old = pool.submit(ask, daemon, specd={"report": True, "speculate": "off"})
+        wait_until(lambda: daemon.status()["load"]["running"] == 1, "a request that runs")
+        updating = pool.submit(update, daemon, other_model(tmp_path / "other"))
+        wait_until(lambda: "requests are held" in daemon.log, "the door to be shut")
+        waited = ask(daemon)
+        after = updating.result().json()["target_revision"]
+        assert (revision_of(old.result()), revision_of(waited)) == (before, after)
+    assert len(engines_of(daemon)) == 1
+    assert rollback(daemon).json()["target_revision"] == before
+    assert revision_of(ask(daemon)) == before
+
+
+def test_without_memory_for_two_a_fault_brings_the_old_engine_back(daemons, tmp_path):
+    """Test that a target that turns out bad in the place of the old one is refused and the old one serves again."""
+    memory = str(tmp_path / "memory")
+    daemons.engine.behave(alone=memory)
+    daemon = daemons.start(NO_CANARY).ready()
+    before = daemon.status()["model"]["target_revision"]
+    daemons.engine.behave(alone=memory, refuse_model="other", refuse="its weights are made of cheese")
+    answer = update(daemon, other_model(tmp_path / "other"))
+    assert answer.status_code == 422
+    assert "made of cheese" in answer.json()["error"]["message"]
+    assert revision_of(ask(daemon)) == before
+    assert len(engines_of(daemon)) == 1
+
+
+def test_room_can_be_demanded(daemons, tmp_path):
+    """Test that with room = "beside" an update that memory does not hold is refused, with the engine's reason."""
+    daemons.engine.behave(alone=str(tmp_path / "memory"))
+    daemon = daemons.start(f'[model.target.update]\nroom = "beside"\n{NO_CANARY}').ready()
+    pid = daemon.status()["engine"]["pid"]
+    answer = update(daemon, other_model(tmp_path / "other"))
+    assert "memory holds one engine" in answer.json()["error"]["message"]
+    assert daemon.status()["engine"]["pid"] == pid

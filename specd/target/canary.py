@@ -1,0 +1,282 @@
+"""The canary: a fixed set of prompts by which two pairs of target and draft are compared before traffic pays for it.
+
+DIRECTORY/texts-<what they were written to>.json       answers that everybody is asked within
+DIRECTORY/<target>+<draft>-<how>.json                  what a pair's drafts came to, kept for the next comparison
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engine.api import DraftKind
+from policies.canary import CanaryVerdict, Comparison, Counts, by_position, compare
+from specd.alerts.finding import Finding, Pair, Verdict
+from specd.config.canary import CanarySection, read_prompts
+from specd.config.schema import Config
+from specd.errors import UpdateError
+from specd.flights import UnservedError
+from specd.models.cache import hashes, write_json
+from specd.observers import CANARY
+from specd.target.line import Identity, Line
+from specd.target.replay import ALONE, BESIDE, Drafts, Manner, replayed, written
+from specd.threads import in_thread
+
+log = logging.getLogger(__name__)
+
+_VERDICTS: Final = {
+    CanaryVerdict.FINE: Verdict.FINE,
+    CanaryVerdict.BAD: Verdict.BREACHED,
+    CanaryVerdict.NO_EVIDENCE: Verdict.NO_EVIDENCE,
+}
+_UNSAFE: Final = re.compile(r"[^\w.+-]")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a pair's drafts came to."""
+
+    target_revision: str
+    draft_revision: str
+    counts: dict[DraftKind, list[Counts]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the canary says of one proposer."""
+
+    proposer: DraftKind
+    before: Pair
+    after: Pair
+    comparison: Comparison
+    positions: tuple[float, ...]
+    """Acceptance now, by draft position."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether acceptance fell."""
+        return self.comparison.verdict is CanaryVerdict.BAD
+
+    def text(self) -> str:
+        """A sentence with the numbers."""
+        found = self.comparison
+        if found.verdict is CanaryVerdict.NO_EVIDENCE:
+            return (
+                f"canary: nothing can be said of {self.proposer}: {found.examined} drafted tokens of {found.prompts} "
+                "prompts were examined"
+            )
+        what = "fell" if self.bad else "did not fall"
+        return (
+            f"canary: acceptance of {self.proposer} {what}: {found.before:.3f} to {found.after:.3f}, a change of "
+            f"{found.change:+.3f} ({found.low:+.3f} to {found.high:+.3f}, p = {found.p_value:.2g}), over "
+            f"{found.examined} drafted tokens of {found.prompts} prompts"
+        )
+
+    def finding(self) -> Finding:
+        """For the alarm."""
+        labels = {
+            "alertname": "SpecdAcceptanceDrift",
+            "severity": "warning",
+            "kind": "canary",
+            "class": CANARY,
+            "proposer": self.proposer,
+            "target_revision": self.after.target_revision,
+            "draft_revision": self.after.draft_revision,
+        }
+        before = self.before
+        against = f"target {before.target_revision} with draft {before.draft_revision} before"
+        return Finding(
+            source=CANARY,
+            labels=labels,
+            verdict=_VERDICTS[self.comparison.verdict],
+            annotations={"summary": self.text(), "description": f"{self.text()}; compared with {against}."},
+        )
+
+    def document(self) -> dict[str, Any]:
+        """For JSON, which has no NaN."""
+        found = self.comparison
+        numbers = {
+            name: None if value != value else round(value, 4)  # noqa: PLR0124  NaN
+            for name, value in (
+                ("before", found.before),
+                ("after", found.after),
+                ("change", found.change),
+                ("low", found.low),
+                ("high", found.high),
+                ("p_value", found.p_value),
+            )
+        }
+        return {
+            "proposer": self.proposer,
+            "verdict": found.verdict.value,
+            "target_revision_before": self.before.target_revision,
+            "draft_revision_before": self.before.draft_revision,
+            **numbers,
+            "examined": found.examined,
+            "prompts": found.prompts,
+            "acceptance_by_position": [None if p != p else round(p, 4) for p in self.positions],  # noqa: PLR0124
+        }
+
+
+class Canary:
+    """Replays, and keeps what came of it."""
+
+    def __init__(self, directory: Path, config: Callable[[], Config]) -> None:
+        """directory: need not exist."""
+        self._directory = directory
+        self._config = config
+        self._reference: Kept | None = None
+        self.last: tuple[Judged, ...] = ()
+        """Of the last comparison."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether updates are to be checked."""
+        return self._settings.enabled
+
+    async def judge(self, serving: Line, line: Line) -> tuple[Judged, ...]:
+        """Compare what the drafts of a line that serves nobody yet come to with those of the one that serves, which is
+        asked only if it was not asked yet.
+
+        Only proposers that both have can be compared. Raises `UpdateError` where an engine does not answer.
+        """
+        with _answered():
+            self._reference = await self.of(serving, BESIDE)
+            new = await self.of(line, ALONE, anew=True)
+        return self._conclude(self._reference, new)
+
+    async def judge_serving(self, line: Line) -> tuple[Judged, ...]:
+        """Ask the line that serves again, and compare it with the pair that the last update was compared with, else
+        with what it came to first. Raises as `judge` does.
+        """
+        with _answered():
+            old = self._reference or await self.of(line, BESIDE)
+            new = await self.of(line, BESIDE, anew=True)
+        return self._conclude(old, new)
+
+    def _conclude(self, old: Kept, new: Kept) -> tuple[Judged, ...]:
+        self.last = tuple(self._compared(old, new))
+        for each in self.last:
+            log.log(logging.WARNING if each.bad else logging.INFO, "%s", each.text())
+        return self.last
+
+    async def ask(self, line: Line) -> None:
+        """See to it that what this line's drafts come to is known. Raises as `judge` does."""
+        with _answered():
+            await self.of(line, BESIDE)
+
+    async def of(self, line: Line, manner: Manner, *, anew: bool = False) -> Kept:
+        """What a line's drafts come to, asked now if nobody has asked yet, or `anew`. Raises `UnservedError`."""
+        settings, identity = self._settings, self._identity(line)
+        texts = await self._texts(line, manner)
+        file = self._file(identity, texts)
+        kept = None if anew else _read(file, Kept)
+        if kept is None:
+            kept = await self._replay(line, identity, texts, settings, manner)
+            _keep(file, kept)
+        return kept
+
+    async def _replay(
+        self, line: Line, identity: Identity, texts: list[list[int]], settings: CanarySection, manner: Manner
+    ) -> Kept:
+        counts: dict[DraftKind, list[Counts]] = {}
+        for proposer in line.proposers:
+            counts[proposer] = await replayed(
+                line, self._prompts, texts, Drafts(proposer, settings.k), manner
+            )
+        return Kept(identity.target_revision, identity.draft_revision, counts)
+
+    async def _texts(self, line: Line, manner: Manner) -> list[list[int]]:
+        """Of the first line that was ever asked with these prompts and this tokenizer."""
+        settings, prompts = self._settings, self._prompts
+        tokenizer = await in_thread(_tokenizer_hash, line.path)
+        file = self._directory / f"texts-{_digest(prompts, settings.tokens, tokenizer)}.json"
+        known: list[list[int]] | None = _read(file, list[list[int]])
+        if known is not None and len(known) == len(prompts):
+            return known
+        texts = await written(line, prompts, settings.tokens, manner)
+        _keep(file, texts)
+        return texts
+
+    def _compared(self, old: Kept, new: Kept) -> list[Judged]:
+        settings = self._settings
+        before = Pair(old.target_revision, old.draft_revision)
+        after = Pair(new.target_revision, new.draft_revision)
+        return [
+            Judged(
+                proposer,
+                before,
+                after,
+                compare(
+                    old.counts[proposer],
+                    counts,
+                    confidence=settings.confidence,
+                    tolerance=settings.tolerance,
+                ),
+                by_position(counts),
+            )
+            for proposer, counts in new.counts.items()
+            if len(old.counts.get(proposer, ())) == len(counts)
+        ]
+
+    def _file(self, identity: Identity, texts: Sequence[Sequence[int]]) -> Path:
+        pair = _UNSAFE.sub("_", f"{identity.target_revision}+{identity.draft_revision}")[:120]
+        return self._directory / f"{pair}-{_digest(identity, self._prompts, texts, self._settings.k)}.json"
+
+    def _identity(self, line: Line) -> Identity:
+        identity = line.identity(self._config())
+        assert identity is not None, "a line whose files have been read"
+        return identity
+
+    @property
+    def _settings(self) -> CanarySection:
+        return self._config().canary
+
+    @property
+    def _prompts(self) -> tuple[str, ...]:
+        return self._settings.texts or shipped_prompts()
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    try:
+        yield
+    except UnservedError as unserved:
+        raise UpdateError(f"the canary was not answered: {unserved.refusal.message}") from None
+
+
+def shipped_prompts() -> tuple[str, ...]:
+    """The set in the package."""
+    with resources.as_file(resources.files("specd.target") / "prompts.jsonl") as file:
+        return read_prompts(file)
+
+
+def _tokenizer_hash(path: Path) -> str:
+    return hashes().sha256([path / "tokenizer.json"])[0]
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _read(file: Path, kind: Any) -> Any:
+    """None where there is nothing that can be read: then it is asked for again."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _keep(file: Path, value: object) -> None:
+    """What cannot be kept costs a replay later, and is said."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, value)
+    except OSError as error:
+        log.warning("what the canary found is not kept: %s: %s", file, error.strerror)

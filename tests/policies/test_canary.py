@@ -1,0 +1,102 @@
+"""The comparison of two replays: its power, its false alarms, and when it says nothing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from policies.canary import CanaryVerdict, Counts, Replay, by_position, compare
+
+PROMPTS, ROUNDS, K = 48, 20, 2
+DRAFTED = PROMPTS * ROUNDS * K
+CONFIDENCE, TOLERANCE = 0.99, 0.02
+
+
+def replays(rng: np.random.Generator, rate: float, drop: float, same: float) -> tuple[Replay, Replay]:
+    """Both of the same prompts, whose acceptance differs from prompt to prompt; `same` is the share of rounds whose
+    outcome both have in common but for what the drop takes."""
+    found: tuple[list[Counts], list[Counts]] = ([], [])
+    for _ in range(PROMPTS):
+        own = float(np.clip(rng.normal(rate, 0.12), 0.05, 0.95))
+        first, second = rng.random((2, ROUNDS, K))
+        shared = rng.random((ROUNDS, 1)) < same
+        found[0].append(counted(first < own))
+        found[1].append(counted(np.where(shared, first, second) < own - drop))
+    return found
+
+
+def counted(kept: np.ndarray) -> Counts:
+    """kept: [rounds, k], whether each token would be accepted if it were examined."""
+    reached = np.cumprod(np.hstack([np.ones((len(kept), 1), bool), kept[:, :-1]]), axis=1).astype(bool)
+    return Counts(tuple(map(int, reached.sum(0))), tuple(map(int, (reached & kept).sum(0))))
+
+
+def verdicts(drop: float, same: float, runs: int = 200) -> list[CanaryVerdict]:
+    rng = np.random.default_rng(5)
+    return [
+        compare(*replays(rng, 0.6, drop, same), confidence=CONFIDENCE, tolerance=TOLERANCE).verdict
+        for _ in range(runs)
+    ]
+
+
+def test_a_drop_of_a_twentieth_is_found():
+    """Test that with 1,920 drafted tokens a drop of 0.05 is found in 95 of 100 comparisons where three fifths of the
+    rounds come out alike, as those of the same contexts do; and that two in three are found where none do."""
+    assert DRAFTED <= 2000
+    assert verdicts(0.05, same=0.6).count(CanaryVerdict.BAD) >= 190
+    assert verdicts(0.05, same=0.0).count(CanaryVerdict.BAD) >= 133
+
+
+def test_no_drop_is_no_drop():
+    """Test that without a drop no more comparisons say so than a confidence of 0.99 and chance allow, however little
+    the replays share."""
+    assert verdicts(0.0, same=0.0).count(CanaryVerdict.BAD) <= 4
+    assert verdicts(0.0, same=0.5).count(CanaryVerdict.BAD) <= 4
+    assert verdicts(-0.05, same=0.5).count(CanaryVerdict.BAD) == 0
+
+
+def test_the_interval_covers_the_change():
+    """Test that the interval holds the true change as often as it promises, within what 300 runs can tell."""
+    rng = np.random.default_rng(6)
+    found = [compare(*replays(rng, 0.6, 0.1, 0.3), confidence=0.9, tolerance=0.02) for _ in range(300)]
+    true = np.mean([each.change for each in found])
+    held = sum(each.low <= true <= each.high for each in found)
+    assert 0.85 <= held / 300 <= 0.95
+
+
+def test_the_same_replay_twice():
+    """Test that what is the same is fine, with no change at all."""
+    replay, _ = replays(np.random.default_rng(1), 0.6, 0.0, 0.0)
+    found = compare(replay, replay, confidence=CONFIDENCE, tolerance=TOLERANCE)
+    assert (found.verdict, found.change, found.low, found.high) == (CanaryVerdict.FINE, 0.0, 0.0, 0.0)
+
+
+def test_a_fall_that_is_certain_but_tiny_is_fine():
+    """Test that what is below the tolerance is no alarm, however sure it is."""
+    before = [Counts((1000,), (600,))] * 20
+    after = [Counts((1000,), (590,))] * 20
+    assert compare(before, after, confidence=0.99, tolerance=0.02).verdict is CanaryVerdict.FINE
+    assert compare(before, after, confidence=0.99, tolerance=0.005).verdict is CanaryVerdict.BAD
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], []),
+        ([Counts((100,), (60,))] * 7, [Counts((100,), (0,))] * 7),
+        ([Counts((20,), (12,))] * 9, [Counts((20,), (0,))] * 9),
+        ([Counts((100,), (60,))] * 9, [Counts((), ())] * 9),
+    ],
+    ids=["nothing", "few prompts", "few tokens", "drafting off"],
+)
+def test_too_little_is_no_evidence(before, after):
+    """Test that nothing is said of too few prompts or tokens, and that drafting off is no fall."""
+    found = compare(before, after, confidence=0.95, tolerance=0.02)
+    assert found.verdict is CanaryVerdict.NO_EVIDENCE
+    assert math.isnan(found.p_value)
+
+
+def test_acceptance_by_position():
+    """Test that each position is a rate of its own, NaN where it was never reached."""
+    assert by_position([Counts((4, 2), (2, 1)), Counts((4,), (4,))]) == (0.75, 0.5)
+    assert math.isnan(by_position([Counts((0,), (0,))])[0])
