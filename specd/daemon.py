@@ -149,7 +149,6 @@ class Daemon:
             config=lambda: self._config,
             canary=Canary(store_dir(config.store) / "canary", lambda: self._config),
             alarm=self._alerts.judge,
-            note=lambda text: self._alerts.events.note("target_update", text, time.time()),
         )
         self._shown = self._view(served_name(config.model.target))
         self._bridge = presence(loaded, self._shown, self._metrics)
@@ -232,7 +231,7 @@ class Daemon:
         await line.read()
         await line.ready()
         self._identify(self._config)
-        self._alerts.judge(line.findings(self._config))
+        await self._alerts.judge(line.findings(self._config))
         self._announced = True
         self._notifier.ready()
         self._say(

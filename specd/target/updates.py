@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -75,19 +75,17 @@ class TargetUpdates:
         make: Callable[[TargetSection], Line],
         config: Callable[[], Config],
         canary: Canary,
-        alarm: Callable[[Iterable[Finding]], None],
-        note: Callable[[str], None],
+        alarm: Callable[[Iterable[Finding]], Awaitable[None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """make: a line that is not opened yet. config: the one in force. alarm: takes what the canary found. note: is
-        told of every change. clock: gives Unix seconds.
+        """make: a line that is not opened yet. config: the one in force. alarm: takes what the canary found,
+        and is done when that cannot be lost. clock: gives Unix seconds.
         """
         self._lines = lines
         self._make = make
         self._config = config
         self._canary = canary
         self._alarm = alarm
-        self._note = note
         self._clock = clock
         self._lock = asyncio.Lock()
         self._doing = ""
@@ -178,7 +176,7 @@ class TargetUpdates:
         except BaseException:
             await line.end(_ENDED)
             raise
-        return self._switch(line, began, "serves now", judged)
+        return await self._switch(line, began, "serves now", judged)
 
     async def _opened(self, line: Line) -> tuple[Judged, ...]:
         """Have an engine run it that was checked; what the canary says."""
@@ -223,7 +221,7 @@ class TargetUpdates:
         began = time.monotonic()
         kept = self._lines.previous
         if kept is not None and kept.runs and kept.supervisor.info is not None:
-            return self._switch(kept, began, "serves again")
+            return await self._switch(kept, began, "serves again")
         if self._before is None:
             raise UserError("there is no previous target: nothing was updated since the start")
         return await self._replace(self._before)
@@ -233,15 +231,15 @@ class TargetUpdates:
         judged = await self._canary.judge_serving(line)
         text = "; ".join(each.text() for each in judged) or "canary: nobody drafts, so nothing can be said"
         rolls_back = any(each.bad for each in judged) and self._config().drift.on_canary_fail == "rollback"
-        self._alarm([each.finding() for each in judged])
+        await self._alarm([each.finding() for each in judged])
         if rolls_back and self._before is not None:
             return await self._roll_back()
         self._react(line, judged)
         return self._outcome(began, text, judged, changed=False)
 
-    def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
+    async def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
         self._stop_keeping()
-        left, was = self._lines.current, self._lines.identity(self._config())
+        left = self._lines.current
         # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
         self._before = left.target.model_copy(update={"path": str(left.path.resolve())})
         self._lines.switch(line)
@@ -251,9 +249,8 @@ class TargetUpdates:
             left.supervisor.flights.recall()
         self._keeping = asyncio.create_task(self._keep(left))
         outcome = self._outcome(began, f"{line.target.path} {what}{_fallen(judged)}", judged)
-        self._note(f"{was.target_revision if was else '?'} to {outcome.target_revision}")
-        self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         self._react(line, judged)
+        await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
 
     def _react(self, line: Line, judged: Iterable[Judged]) -> None:
