@@ -7,6 +7,7 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   refuse          a sentence: Refused instead of Ready
   alone           a file that only one engine can hold at a time, as memory: the others lack it
   refuse_model    refuse only models with this in their path
+  hold            a file: while it is there, no step is taken of models with what it says in their path
   poor_model      accept nothing for models with this in their path
   exit_loading    an exit code: end while loading
   load_seconds    pause before Ready
@@ -144,6 +145,7 @@ class Engine:
     def run(self) -> None:
         launch = read_to_engine(self.sock)
         assert isinstance(launch, Launch)
+        self.model = launch.model_path
         self.poor = "poor_model" in self.manners and self.manners["poor_model"] in launch.model_path
         self.policy, self.max_running = launch.policy, launch.max_running
         self.load(launch)
@@ -210,7 +212,13 @@ class Engine:
                 return False
         return True
 
+    def held(self) -> bool:
+        file = Path(self.manners.get("hold", "/nowhere/at/all"))
+        return file.exists() and file.read_text() in self.model
+
     def step(self) -> None:
+        while self.held():
+            time.sleep(0.01)
         time.sleep(self.manners.get("step_seconds", 0.001))
         running = list(self.sequences.values())[: self.max_running]
         waiting = len(self.sequences) - len(running)

@@ -1,5 +1,6 @@
 """A target that is replaced under a daemon that serves: real processes, a fake engine that echoes each prompt."""
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -45,10 +46,30 @@ def ask(daemon: DaemonProcess, **more: object) -> httpx2.Response:
     return daemon.post("/v1/completions", LONG | more)
 
 
+def release(daemons: Daemons) -> None:
+    """Of what is held."""
+    (daemons.model.parent / "hold").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def held(daemons: Daemons, model: Path) -> Iterator[None]:
+    """Engines of this model take no step, until they are released."""
+    (daemons.model.parent / "hold").write_text(str(model))
+    try:
+        yield
+    finally:
+        release(daemons)
+
+
+def behave(daemons: Daemons, **manners: object) -> None:
+    """Of engines that start from now on."""
+    daemons.engine.behave(hold=str(daemons.model.parent / "hold"), **manners)
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemons, DaemonProcess]]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
-    daemons.engine.behave(step_seconds=0.005)
+    behave(daemons)
     yield daemons, daemons.start(NO_CANARY).ready()
     daemons.close()
 
@@ -63,7 +84,7 @@ def daemon(house: tuple[Daemons, DaemonProcess]) -> Iterator[DaemonProcess]:
     """Left with the target that it had at first, and the manners."""
     daemons, daemon = house
     yield daemon
-    daemons.engine.behave(step_seconds=0.005)
+    behave(daemons)
     assert update(daemon, daemons.model).status_code == 200
 
 
@@ -78,14 +99,15 @@ def test_an_update_takes_over_and_requests_end_where_they_began(daemon, daemons,
     """Test that a request in flight ends on its revision, that new ones get the next one, and that status and metrics
     tell of it."""
     before = daemon.status()["model"]["target_revision"]
-    with ThreadPoolExecutor(1) as pool:
-        old = pool.submit(ask, daemon, specd={"report": True, "speculate": "off"})
-        wait_until(lambda: daemon.status()["load"]["running"] == 1, "a request that runs")
+    with ThreadPoolExecutor(1) as pool, held(daemons, daemons.model):
+        old = pool.submit(ask, daemon)
+        wait_until(lambda: daemon.status()["load"]["admitted"] == 1, "a request that runs")
         answer = update(daemon, other_model(tmp_path / "other")).json()
         assert (answer["result"], answer["changed"]) == ("ok", True)
         assert answer["target_revision"] != before
         assert shown(daemon)["previous"]["requests"] == 1
         assert revision_of(ask(daemon)) == answer["target_revision"]
+        release(daemons)
         assert revision_of(old.result()) == before
     assert daemon.status()["model"]["target_revision"] == answer["target_revision"]
     assert f'quantization="none",revision="{answer["target_revision"]}"' in daemon.get("/metrics").text
@@ -173,7 +195,7 @@ def test_an_engine_that_does_not_start_leaves_the_old_one_serving(
 ):
     """Test that what only the engine finds out refuses the update, and that no engine is left behind."""
     pid, engines = daemon.status()["engine"]["pid"], {daemon.status()["engine"]["pid"]}
-    daemons.engine.behave(**manners)
+    behave(daemons, **manners)
     answer = update(daemon, other_model(tmp_path / "other"))
     assert answer.status_code == 422
     assert sentence in answer.json()["error"]["message"]
@@ -205,7 +227,7 @@ def test_the_same_target_is_no_update(daemon, daemons):
 
 def test_one_change_at_a_time(daemon, daemons, tmp_path):
     """Test that a second update is refused while the first one loads, and that the first one succeeds."""
-    daemons.engine.behave(load_seconds=1.0)
+    behave(daemons, load_seconds=1.0)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(update, daemon, other_model(tmp_path / "other"))
         wait_until(lambda: shown(daemon)["doing"], "the first update")
@@ -216,7 +238,7 @@ def test_one_change_at_a_time(daemon, daemons, tmp_path):
 
 def test_an_update_goes_on_without_whoever_asked(daemon, daemons, tmp_path):
     """Test that an update whose client has gone is finished."""
-    daemons.engine.behave(load_seconds=1.0)
+    behave(daemons, load_seconds=1.0)
     other = other_model(tmp_path / "other")
     with pytest.raises(httpx2.TimeoutException):
         httpx2.post(daemon.admin + "/admin/v1/target", json={"path": str(other)}, timeout=0.3)
@@ -265,35 +287,35 @@ def test_the_command(daemon, tmp_path, capsys, monkeypatch):
 def test_requests_can_begin_anew_on_the_next_target(daemons, tmp_path):
     """Test that with in_flight = "rerun" a request that runs is answered by the new target, and a stream that has begun
     by the old one."""
-    daemons.engine.behave(step_seconds=0.01)
     daemon = daemons.start(f'[model.target.update]\nin_flight = "rerun"\n{NO_CANARY}').ready()
     before = daemon.status()["model"]["target_revision"]
-    slow = {"report": True, "speculate": "off"}
-    with ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(ask, daemon, specd=slow)
-        streamed = pool.submit(ask, daemon, specd=slow, stream=True)
-        wait_until(lambda: daemon.status()["load"]["running"] == 2, "requests that run")
-        after = update(daemon, other_model(tmp_path / "other")).json()["target_revision"]
-        assert revision_of(whole.result()) == after
-        assert whole.result().json()["usage"]["completion_tokens"] == 250
-        events = [line for line in streamed.result().text.splitlines() if "target_revision" in line]
-        assert len(events) == 1
-        assert before in events[0]
+    with ThreadPoolExecutor(1) as pool, held(daemons, daemons.model):
+        whole = pool.submit(ask, daemon)
+        wait_until(lambda: daemon.status()["load"]["admitted"] == 1, "a request that runs")
+        with httpx2.stream("POST", daemon.url + "/v1/completions", json=LONG | {"stream": True}) as streamed:
+            after = update(daemon, other_model(tmp_path / "other")).json()["target_revision"]
+            assert revision_of(whole.result()) == after
+            assert whole.result().json()["usage"]["completion_tokens"] == 250
+            release(daemons)
+            events = [line for line in streamed.iter_lines() if "target_revision" in line]
+    assert len(events) == 1
+    assert before in events[0]
 
 
 def test_without_memory_for_two_the_new_engine_takes_the_place_of_the_old_one(daemons, tmp_path):
     """Test that requests end, others wait without an error, and that the rollback takes the same way."""
-    daemons.engine.behave(step_seconds=0.005, alone=str(tmp_path / "memory"))
+    behave(daemons, alone=str(tmp_path / "memory"))
     daemon = daemons.start(NO_CANARY).ready()
     before = daemon.status()["model"]["target_revision"]
-    with ThreadPoolExecutor(2) as pool:
-        old = pool.submit(ask, daemon, specd={"report": True, "speculate": "off"})
-        wait_until(lambda: daemon.status()["load"]["running"] == 1, "a request that runs")
+    with ThreadPoolExecutor(3) as pool, held(daemons, daemons.model):
+        old = pool.submit(ask, daemon)
+        wait_until(lambda: daemon.status()["load"]["admitted"] == 1, "a request that runs")
         updating = pool.submit(update, daemon, other_model(tmp_path / "other"))
         wait_until(lambda: "requests are held" in daemon.log, "the door to be shut")
-        waited = ask(daemon)
+        waits = pool.submit(ask, daemon)
+        release(daemons)
         after = updating.result().json()["target_revision"]
-        assert (revision_of(old.result()), revision_of(waited)) == (before, after)
+        assert (revision_of(old.result()), revision_of(waits.result())) == (before, after)
     assert len(engines_of(daemon)) == 1
     assert rollback(daemon).json()["target_revision"] == before
     assert revision_of(ask(daemon)) == before
@@ -302,10 +324,10 @@ def test_without_memory_for_two_the_new_engine_takes_the_place_of_the_old_one(da
 def test_without_memory_for_two_a_fault_brings_the_old_engine_back(daemons, tmp_path):
     """Test that a target that turns out bad in the place of the old one is refused and the old one serves again."""
     memory = str(tmp_path / "memory")
-    daemons.engine.behave(alone=memory)
+    behave(daemons, alone=memory)
     daemon = daemons.start(NO_CANARY).ready()
     before = daemon.status()["model"]["target_revision"]
-    daemons.engine.behave(alone=memory, refuse_model="other", refuse="its weights are made of cheese")
+    behave(daemons, alone=memory, refuse_model="other", refuse="its weights are made of cheese")
     answer = update(daemon, other_model(tmp_path / "other"))
     assert answer.status_code == 422
     assert "made of cheese" in answer.json()["error"]["message"]
@@ -315,7 +337,7 @@ def test_without_memory_for_two_a_fault_brings_the_old_engine_back(daemons, tmp_
 
 def test_room_can_be_demanded(daemons, tmp_path):
     """Test that with room = "beside" an update that memory does not hold is refused, with the engine's reason."""
-    daemons.engine.behave(alone=str(tmp_path / "memory"))
+    behave(daemons, alone=str(tmp_path / "memory"))
     daemon = daemons.start(f'[model.target.update]\nroom = "beside"\n{NO_CANARY}').ready()
     pid = daemon.status()["engine"]["pid"]
     answer = update(daemon, other_model(tmp_path / "other"))
