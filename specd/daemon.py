@@ -46,6 +46,7 @@ from specd.target.canary import Canary
 from specd.target.line import Line
 from specd.target.lines import Aftermath, Lines
 from specd.target.updates import TargetUpdates
+from specd.target.watch import watch
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.requests import RequestWatch
 from specd.view import View
@@ -232,6 +233,7 @@ class Daemon:
         await line.ready()
         self._identify(self._config)
         await self._alerts.judge(line.findings(self._config))
+        self._spawn(watch(lambda: self._config.model.target, self._updates.replace))
         self._announced = True
         self._notifier.ready()
         self._say(
@@ -314,20 +316,30 @@ class Daemon:
         with contextlib.suppress(UserError):  # it is in the log, and a signal has no other answer
             await self._reload("SIGHUP")
 
-    def _take_over(self, config: Config) -> None:
+    async def _take_over(self, config: Config) -> None:
         """Put a config in force. Whatever can refuse it comes first, and changes nothing when it does."""
-        files = self._lines.current.files
-        if files is not None and (fault := misfit(config.model.draft, files.path, hashes())):
+        files, target = self._lines.current.files, config.model.target
+        updates = not target.same(self._config.model.target)
+        if files is not None and not updates and (fault := misfit(config.model.draft, files.path, hashes())):
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         broker = settings_of(config, self._reloader.loaded.sources)
         self._alerts.configure(config.alerts)
+        if updates:
+            await self._update_for(config)
         self._requests.configure(config)
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
         self._bridge.configure(broker)
         self._lines.configure(config)
         self._identify(config)
+
+    async def _update_for(self, config: Config) -> None:
+        try:
+            await self._updates.replace(config.model.target)
+        except UserError:
+            self._alerts.configure(self._config.alerts)
+            raise
 
     def _note_reload(self, attempt: Attempt) -> None:
         self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,7 +49,7 @@ class Reloader:
         self,
         loaded: Loaded,
         *,
-        take_over: Callable[[Config], None],
+        take_over: Callable[[Config], Awaitable[None]],
         outcome: Callable[[Attempt], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -69,7 +69,7 @@ class Reloader:
                 reloaded = Reloaded(
                     plan_reload(self.loaded.config, new.config), ineffective(self.loaded, new)
                 )
-                self._take_over(new.config)
+                await self._take_over(new.config)
             except UserError as error:
                 log.error("reload by %s refused, the running config stays: %s", trigger, error)  # noqa: TRY400
                 self._note(Attempt(trigger, self._clock(), str(error)))

@@ -65,6 +65,10 @@ class View:
         """Serve another target. Raises `UpdateError` or `UpdateBusyError`."""
         return await self.updates.update(path, revision)
 
+    async def refresh_target(self, weights: str, revision: str | None) -> Outcome:
+        """Serve this target with other weights. Raises likewise."""
+        return await self.updates.refresh(weights, revision)
+
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""
         return await self.updates.rollback()

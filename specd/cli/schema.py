@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
         parser,
         """
 Print the JSON Schema of the config. "reload" of each key says what it takes to change it:
-hot (at once), drain (once the requests in flight have ended) or restart.""",
+hot (at once), drain (for new requests, by an update of the target) or restart.""",
         """
         specd schema > specd.schema.json
         specd schema | jq '."$defs".PolicySection.properties.k_max'

@@ -21,6 +21,7 @@ leads new requests there; on any fault the old one serves on, and the command ex
         """
         specd target show
         specd target update /models/llama-2024-06 --revision june
+        specd target refresh step-1200.safetensors
         specd target rollback                   within seconds, while the previous one is kept
         specd target canary                     is the draft as good as it was before the last update?""",
     )
@@ -33,11 +34,17 @@ leads new requests there; on any fault the old one serves on, and the command ex
         "--revision", metavar="R", help="what to call it in reports (default: its fingerprint)"
     )
     update.set_defaults(action=_update)
+    refresh = actions.add_parser("refresh", help="serve it with tensors out of a file")
+    refresh.add_argument("file", metavar="FILE", help="safetensors, with some or all of its tensors")
+    refresh.add_argument(
+        "--revision", metavar="R", help="what to call it in reports (default: its fingerprint)"
+    )
+    refresh.set_defaults(action=_refresh)
     rollback = actions.add_parser("rollback", help="serve the previous one again")
     rollback.set_defaults(action=_rollback)
     canary = actions.add_parser("canary", help="replay fixed prompts: is the draft as good as before?")
     canary.set_defaults(action=_canary)
-    for action in (show, update, rollback, canary):
+    for action in (show, update, refresh, rollback, canary):
         add_admin_arguments(action)
 
 
@@ -54,6 +61,10 @@ def _show(args: Arguments) -> int:
 
 def _update(args: Arguments) -> int:
     return _change(args, "/admin/v1/target", {"path": _path(args.path), "revision": args.revision})
+
+
+def _refresh(args: Arguments) -> int:
+    return _change(args, "/admin/v1/target", {"weights": _path(args.file), "revision": args.revision})
 
 
 def _rollback(args: Arguments) -> int:

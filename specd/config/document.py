@@ -25,8 +25,9 @@ The config is TOML. Later sources win: the main file (`-c`, by default `/etc/spe
 `conf.d/*.toml` beside it in name order, then `SPECD_…` variables (`SPECD_POLICY__K_MAX=4`), then
 `--set policy.k_max=4`. Tables merge key by key, arrays are replaced whole. An unknown key is an error.
 
-A **hot** key changes at once with a [reload](operating.md#reload). A **restart** key needs a new process; a
-reload that changes one is refused as a whole.
+A **hot** key changes at once with a [reload](operating.md#reload). A change of a **drain** key is an
+[update of the target](updates.md), which new requests get. A **restart** key needs a new process; a reload that changes
+one is refused as a whole.
 """
 
 _TYPES: Final[Mapping[Any, str]] = {int: "integer", float: "number", bool: "true or false", Path: "path"}

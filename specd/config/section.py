@@ -1,7 +1,7 @@
 """What a section of the config is made of: keys, each with its default, its meaning, and what it takes to change it.
 
 hot      takes effect at the next step or request
-drain    takes effect once the requests in flight have ended
+drain    takes effect for new requests, once the target has been replaced: docs/updates.md
 restart  needs a new process
 """
 
@@ -26,6 +26,11 @@ def _key(kind: Reload, default: Any, description: str, **limits: Any) -> Any:
 def hot(default: Any, description: str, **limits: Any) -> Any:
     """A key that a reload changes at once."""
     return _key(Reload.HOT, default, description, **limits)
+
+
+def drain(default: Any, description: str, **limits: Any) -> Any:
+    """A key that a reload changes for requests from then on, by an update of the target."""
+    return _key(Reload.DRAIN, default, description, **limits)
 
 
 def restart(default: Any, description: str, **limits: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from specd.config.section import Section, hot, restart
+from specd.config.section import Section, drain, hot, restart
 
 
 class UpdateSection(Section):
@@ -18,6 +18,12 @@ class UpdateSection(Section):
         "where memory does not hold both engines: new requests wait while those that run end and the new engine takes "
         "the place of the old one, or the update is refused",
     )
+    watch_seconds: float = hot(
+        0.0,
+        "how often to look whether what model.target.path names has become another model, which is then served; "
+        "replace it by a rename or a symbolic link. 0: never",
+        ge=0,
+    )
     keep_seconds: float = hot(
         600.0,
         "how long the engine of the previous target is kept for a rollback within seconds; 0 ends it once its requests "
@@ -29,15 +35,19 @@ class UpdateSection(Section):
 class TargetSection(Section):
     """The model whose text is served."""
 
-    path: str = restart("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
+    path: str = drain("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
     name: str = restart("", "name in /v1/models; empty takes the last part of the path")
-    dtype: Literal["bfloat16", "float32", "float16"] = restart("bfloat16", "number format of the weights")
-    quantization: Literal["none", "int8", "fp8"] = restart(
+    dtype: Literal["bfloat16", "float32", "float16"] = drain("bfloat16", "number format of the weights")
+    quantization: Literal["none", "int8", "fp8"] = drain(
         "none",
         "of the linears' weights, at the start; the quantised model is then the target. fp8 needs cuda",
     )
-    revision: str = restart("", "revision in reports and metrics; empty takes a fingerprint of the weights")
+    revision: str = drain("", "revision in reports and metrics; empty takes a fingerprint of the weights")
     update: UpdateSection = UpdateSection()
+
+    def same(self, other: "TargetSection") -> bool:
+        """Whether both ask for the same weights under the same name."""
+        return self.like(other) and (self.path, self.revision) == (other.path, other.revision)
 
     def like(self, other: "TargetSection") -> bool:
         """Whether weights of the same sizes would cost the same to read."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -45,6 +45,9 @@ class Daemon(Protocol):
 
     async def update_target(self, path: str, revision: str | None) -> Outcome:
         """Serve another target. Raises `UpdateError` or `UpdateBusyError`."""
+
+    async def refresh_target(self, weights: str, revision: str | None) -> Outcome:
+        """Serve this target with other weights. Raises likewise."""
 
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""
@@ -94,8 +97,14 @@ class AdminApi:
         return json_response(self.daemon.target())
 
     async def update_target(self, request: Request) -> Response:
-        """`POST /admin/v1/target` with `{"path": …, "revision": …}`. The answer comes when it has happened."""
+        """`POST /admin/v1/target` with `{"path": …}` or `{"weights": …}`, and `"revision"`. The answer comes when it
+        has happened.
+        """
         wanted = parsed(await request.body(), TargetBody)
+        if bool(wanted.path) == bool(wanted.weights):
+            raise ApiError(400, "name either a path or weights", code="invalid_body")
+        if wanted.weights:
+            return await _changed(self.daemon.refresh_target(wanted.weights, wanted.revision))
         return await _changed(self.daemon.update_target(wanted.path, wanted.revision))
 
     async def roll_back(self, _: Request) -> Response:
@@ -110,7 +119,10 @@ class AdminApi:
 class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a change of the target asks for."""
 
-    path: Annotated[str, msgspec.Meta(min_length=1)]
+    path: str = ""
+    """Of another target, named as `model.target.path` is."""
+    weights: str = ""
+    """A safetensors file with tensors for the target that is served."""
     revision: str | None = None
 
 

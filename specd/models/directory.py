@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,24 @@ from specd.models.architecture import unsupported
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 _HEADER_LIMIT: Final = 100 << 20  # the format's own
+
+
+class Tensor(msgspec.Struct):
+    """An entry of a safetensors header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+    """Behind the header: where its bytes begin and end."""
+
+
+class TensorFile(NamedTuple):
+    """A safetensors file whose length is right."""
+
+    path: Path
+    start: int
+    """Where the header has ended."""
+    tensors: dict[str, Tensor]
 
 
 def check(path: Path) -> None:
@@ -99,6 +117,11 @@ def tensor_names(file: Path) -> set[str]:
 
 def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """The same with their shapes. Raises `ModelError`."""
+    return {name: tensor.shape for name, tensor in tensor_file(file).tensors.items()}
+
+
+def tensor_file(file: Path) -> TensorFile:
+    """What a safetensors file holds, without its tensors. Raises `ModelError`."""
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
@@ -114,17 +137,10 @@ def tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     expected = start + max((entry.data_offsets[1] for entry in header.values()), default=0)
     if size != expected:
         raise ModelError(f"{file}: half-written, {size} of {expected} bytes; copy it again")
-    return {name: entry.shape for name, entry in header.items()}
+    return TensorFile(file, start, header)
 
 
-class _Tensor(msgspec.Struct):
-    """An entry of a safetensors header."""
-
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
-
-
-def _header(length: bytes, stream: Any, size: int) -> tuple[dict[str, _Tensor], int]:
+def _header(length: bytes, stream: Any, size: int) -> tuple[dict[str, Tensor], int]:
     """The header and where the tensors start. Raises ValueError."""
     if len(length) < 8:
         raise ValueError
@@ -133,7 +149,7 @@ def _header(length: bytes, stream: Any, size: int) -> tuple[dict[str, _Tensor], 
         raise ValueError
     entries = msgspec.json.decode(stream.read(count), type=dict[str, msgspec.Raw])
     entries.pop("__metadata__", None)
-    return {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in entries.items()}, 8 + count
+    return {name: msgspec.json.decode(raw, type=Tensor) for name, raw in entries.items()}, 8 + count
 
 
 def _weight_map(path: Path) -> dict[str, str]:

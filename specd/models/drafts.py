@@ -150,13 +150,12 @@ def _head(draft: DraftSection, kinds: Sequence[DraftKind], shipped: Path | None)
 
 
 def _head_fingerprint(head: Path, hashes: HashCache) -> str:
-    """Of all its weights: of a single file its own hash, as tools print it."""
+    """Of all its weights, and of the config that says how they are used."""
     files = sorted(file for file in head.iterdir() if file.suffix in {".safetensors", ".bin", ".pt"})
     if not files:
         raise ModelError(f"model.draft.head: {head} holds no weights: .safetensors, .bin or .pt")
-    found = hashes.sha256(files)
-    whole = found[0] if len(found) == 1 else hashlib.sha256("\n".join(found).encode()).hexdigest()
-    return whole[:_REVISION_DIGITS]
+    found = hashes.sha256([*files, head / "config.json"])
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:_REVISION_DIGITS]
 
 
 def runs(numbers: Sequence[int]) -> str:

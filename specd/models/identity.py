@@ -1,6 +1,7 @@
 """Which model is this: a fingerprint that changes whenever the text that it writes may change."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,13 +12,19 @@ from specd.models.cache import HashCache
 from specd.models.directory import read_config, weight_files
 
 _DEFINING: Final = (
+    "adapter_config.json",
+    "adapter_model.bin",
+    "adapter_model.safetensors",
+    "added_tokens.json",
     "chat_template.jinja",
     "config.json",
     "generation_config.json",
+    "special_tokens_map.json",
     "tokenizer.json",
+    "tokenizer.model",
     "tokenizer_config.json",
 )
-"""Files beside the weights that change what comes out."""
+"""Files beside the weights that change what comes out. How the weights were quantised by others is in config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +65,24 @@ def _revision(target: TargetSection, path: Path, hashes: HashCache) -> str:
 
 
 def fingerprint(path: Path, hashes: HashCache) -> str:
-    """Twelve hex digits over weights, config, tokenizer and chat template. Copies have the same.
+    """Twelve hex digits over weights, config, tokenizer, chat template and adapters. Copies have the same.
 
-    Of a dequantised GGUF: the first ones of that file's own SHA-256.
+    Of a dequantised GGUF that nobody has touched since: the first ones of that file's own SHA-256.
     """
-    made = manifest.read(path)
-    if made is not None and made.source_sha256:
-        return made.source_sha256[:12]
     files = [*weight_files(path), *(file for name in _DEFINING if (file := path / name).exists())]
+    digests = {file.name: digest for file, digest in zip(files, hashes.sha256(files), strict=True)}
+    made = manifest.read(path)
+    if made is not None and made.source_sha256 and _untouched(made, digests):
+        return made.source_sha256[:12]
     total = hashlib.sha256()
-    for file, digest in zip(files, hashes.sha256(files), strict=True):
-        total.update(f"{file.name} {digest}\n".encode())
+    for name, digest in digests.items():
+        total.update(f"{name} {digest}\n".encode())
     return total.hexdigest()[:12]
+
+
+def _untouched(made: manifest.Manifest, digests: Mapping[str, str]) -> bool:
+    """Whether the files are those that were made, and no other was put beside them."""
+    return all(name in made.files and made.files[name].sha256 == digest for name, digest in digests.items())
 
 
 def _gguf(path: Path) -> str | None:

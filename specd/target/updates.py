@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from specd.alerts.finding import Finding
@@ -20,10 +21,13 @@ from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
+from specd.models.cache import cache_dir
+from specd.models.refresh import refreshed
 from specd.supervisor import EngineFailedError
 from specd.target.canary import Canary, Judged
 from specd.target.line import Identity, Line
 from specd.target.lines import Lines
+from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +106,12 @@ class TargetUpdates:
         target = self._lines.current.target.model_copy(update={"path": path, "revision": revision or ""})
         return await self.replace(target)
 
+    async def refresh(self, weights: str, revision: str | None = None) -> Outcome:
+        """Serve the target that is served now with tensors out of a safetensors file, which may hold some or all of
+        them. Raises as `update` does.
+        """
+        return await self._one_at_a_time(f"refresh from {weights}", lambda: self._refresh(weights, revision))
+
     async def replace(self, target: TargetSection) -> Outcome:
         """Serve this target. Raises as `update` does."""
         return await self._one_at_a_time(f"update to {target.path}", lambda: self._replace(target))
@@ -177,6 +187,15 @@ class TargetUpdates:
             await line.end(_ENDED)
             raise
         return await self._switch(line, began, "serves now", judged)
+
+    async def _refresh(self, weights: str, revision: str | None) -> Outcome:
+        current = self._lines.current
+        spared = {line.path for line in self._lines.all} | (
+            {Path(self._before.path)} if self._before else set()
+        )
+        path = await in_thread(refreshed, current.path, Path(weights), cache_dir(), spared)
+        target = current.target.model_copy(update={"path": str(path), "revision": revision or ""})
+        return await self._replace(target)
 
     async def _opened(self, line: Line) -> tuple[Judged, ...]:
         """Have an engine run it that was checked; what the canary says."""

@@ -6,6 +6,7 @@ import pytest
 
 from specd.config.target import TargetSection
 from specd.models import cache as cache_module
+from specd.models import manifest
 from specd.models.cache import HashCache, cache_dir
 from specd.models.identity import describe, fingerprint
 from tests.daemon.model_directory import safetensors, write_model, write_sharded
@@ -24,10 +25,19 @@ def test_copies_have_the_same_fingerprint(tmp_path: Path, hashes: HashCache) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"]
+    "name",
+    [
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ],
 )
 def test_each_defining_file_changes_the_fingerprint(name: str, tmp_path: Path, hashes: HashCache) -> None:
-    """Test that weights, config, tokenizer and template each make another revision."""
+    """Test that weights, config, tokenizer, template and adapters each make another revision."""
     model = write_model(tmp_path / "model")
     before = fingerprint(model, hashes)
     (model / name).write_bytes(safetensors("c") if name.endswith("safetensors") else b'{"model_type": "x"}')
@@ -74,3 +84,12 @@ def test_cache_directory_follows_the_environment() -> None:
     assert cache_dir(env) == Path("/var/cache/specd")
     env["SPECD_CACHE_DIR"] = "/own"
     assert cache_dir(env) == Path("/own")
+
+
+def test_a_dequantised_model_that_was_edited_is_another(tmp_path: Path, hashes: HashCache) -> None:
+    """Test that what was made from a GGUF has that file's name only as long as it is what was made."""
+    model = write_model(tmp_path / "model")
+    manifest.write(model, "a.gguf", "5" * 64)
+    assert fingerprint(model, hashes) == "5" * 12
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    assert fingerprint(model, hashes) != "5" * 12

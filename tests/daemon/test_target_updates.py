@@ -343,3 +343,70 @@ def test_room_can_be_demanded(daemons, tmp_path):
     answer = update(daemon, other_model(tmp_path / "other"))
     assert "memory holds one engine" in answer.json()["error"]["message"]
     assert daemon.status()["engine"]["pid"] == pid
+
+
+def test_a_reload_updates_the_target(daemons, tmp_path):
+    """Test that a config with another target is taken over by an update, and refused as a whole where that fails."""
+    daemon = daemons.start(NO_CANARY).ready()
+    before = daemon.status()["model"]["target_revision"]
+    config = daemon.config_file.read_text()
+    admin = ["--admin", daemon.admin.removeprefix("http://")]
+    daemon.config_file.write_text(
+        config.replace(str(daemons.model), str(tmp_path / "nowhere")) + "[policy]\nk_max = 1\n"
+    )
+    assert main(["reload", "--wait", *admin]) == 2
+    assert daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 8
+    assert daemon.status()["model"]["target_revision"] == before
+    other = other_model(tmp_path / "other")
+    daemon.config_file.write_text(config.replace(str(daemons.model), str(other)) + "[policy]\nk_max = 1\n")
+    assert main(["reload", "--wait", *admin]) == 0
+    assert daemon.status()["model"]["target_revision"] != before
+    assert daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 1
+    assert shown(daemon)["current"]["path"] == str(other)
+
+
+def test_a_swapped_link_updates_the_target(daemons, tmp_path):
+    """Test that with watch_seconds a link that leads elsewhere is followed, that a rollback serves what it led to, and
+    that a half-written model is refused, left alone, and served once it is whole."""
+    link, served = tmp_path / "current", daemons.model
+    link.symlink_to(served)
+    daemons.model = link
+    try:
+        daemon = daemons.start(f"[model.target.update]\nwatch_seconds = 0.05\n{NO_CANARY}").ready()
+    finally:
+        daemons.model = served
+    before = daemon.status()["model"]["target_revision"]
+
+    def lead_to(model: Path) -> None:
+        (tmp_path / "spare").symlink_to(model)
+        (tmp_path / "spare").replace(link)
+
+    lead_to(half_written(tmp_path / "half"))
+    wait_until(lambda: "half-written" in daemon.log, "the refusal")
+    assert daemon.status()["model"]["target_revision"] == before
+    other_model(tmp_path / "half")
+    wait_until(lambda: daemon.status()["model"]["target_revision"] != before, "the update")
+    assert daemon.log.count("what lies in") == 1
+    assert rollback(daemon).json()["target_revision"] == before
+
+
+def test_bodies_that_ask_for_nothing(daemon):
+    """Test that an update names a path or weights, and not both."""
+    for body in ({}, {"path": "a", "weights": "b"}, {"path": 1}, {"pth": "a"}):
+        answer = httpx2.post(daemon.admin + "/admin/v1/target", json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
+
+
+def test_a_pushed_file_is_served(daemon, daemons, tmp_path, capsys):
+    """Test that `specd target refresh` serves the target with a file's tensors, and refuses one that does not fit."""
+    admin = ["--admin", daemon.admin.removeprefix("http://")]
+    file = tmp_path / "step.safetensors"
+    weights = (daemons.model / "model.safetensors").read_bytes()
+    file.write_bytes(weights[:-1] + b"\x02")
+    assert main(["target", "refresh", str(file), "--revision", "step-7", *admin]) == 0
+    assert daemon.status()["model"]["target_revision"] == "step-7"
+    assert ask(daemon).status_code == 200
+    file.write_bytes(weights[:-1])
+    assert main(["target", "refresh", str(file), *admin]) == 2
+    assert "half-written" in capsys.readouterr().err
+    assert daemon.status()["model"]["target_revision"] == "step-7"
