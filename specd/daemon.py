@@ -233,6 +233,7 @@ class Daemon:
         await line.ready()
         self._identify(self._config)
         await self._alerts.judge(line.findings(self._config))
+        self._spawn(self._updates.check_start())
         self._spawn(watch(lambda: self._config.model.target, self._updates.replace))
         self._announced = True
         self._notifier.ready()

@@ -2,12 +2,13 @@
 
 DIRECTORY/texts-<what they were written to>.json       answers that everybody is asked within
 DIRECTORY/<target>+<draft>-<how>.json                  what a pair's drafts came to, kept for the next comparison
+DIRECTORY/serving.json                                 the same of the pair that serves, for the next start of it all
 """
 
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -36,6 +37,7 @@ _VERDICTS: Final = {
     CanaryVerdict.BAD: Verdict.BREACHED,
     CanaryVerdict.NO_EVIDENCE: Verdict.NO_EVIDENCE,
 }
+_SERVING: Final = "serving.json"
 _UNSAFE: Final = re.compile(r"[^\w.+-]")
 
 
@@ -45,6 +47,13 @@ class Kept(msgspec.Struct, frozen=True):
     target_revision: str
     draft_revision: str
     counts: dict[DraftKind, list[Counts]]
+    asked: str = ""
+    """Which prompts, texts and lengths of drafts: only what was asked the same can be compared."""
+
+    @property
+    def pair(self) -> Pair:
+        """Whose drafts."""
+        return Pair(self.target_revision, self.draft_revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,7 @@ class Canary:
         self._directory = directory
         self._config = config
         self._reference: Kept | None = None
+        self._known: dict[Pair, Kept] = {}
         self.last: tuple[Judged, ...] = ()
         """Of the last comparison."""
 
@@ -152,13 +162,34 @@ class Canary:
         return self._conclude(self._reference, new)
 
     async def judge_serving(self, line: Line) -> tuple[Judged, ...]:
-        """Ask the line that serves again, and compare it with the pair that the last update was compared with, else
-        with what it came to first. Raises as `judge` does.
+        """Ask the line that serves again, and compare it with the pair that served before it, or before the daemon was
+        started, else with what it came to first. Raises as `judge` does.
         """
         with _answered():
-            old = self._reference or await self.of(line, BESIDE)
+            first = self._served_before(line) or await self.of(line, BESIDE)
             new = await self.of(line, BESIDE, anew=True)
+            old = first if first.asked == new.asked else new
+        self.serves(line)
         return self._conclude(old, new)
+
+    def remembers_another(self, line: Line) -> bool:
+        """Whether another pair served when the daemon ended."""
+        return self.enabled and self._served_before(line) is not None
+
+    def serves(self, line: Line) -> None:
+        """This line serves from now on, and what is known of it is what the next start is compared with."""
+        kept = self._known.get(self._pair(line))
+        if kept is not None:
+            _keep(self._directory / _SERVING, kept)
+
+    def _served_before(self, line: Line) -> Kept | None:
+        """What the last update, or else the end of the last daemon, left for a comparison."""
+        known: Kept | None = self._reference or _read(self._directory / _SERVING, Kept)
+        return known if known is not None and known.pair != self._pair(line) else None
+
+    def _pair(self, line: Line) -> Pair:
+        identity = self._identity(line)
+        return Pair(identity.target_revision, identity.draft_revision)
 
     def _conclude(self, old: Kept, new: Kept) -> tuple[Judged, ...]:
         self.last = tuple(self._compared(old, new))
@@ -175,22 +206,25 @@ class Canary:
         """What a line's drafts come to, asked now if nobody has asked yet, or `anew`. Raises `UnservedError`."""
         settings, identity = self._settings, self._identity(line)
         texts = await self._texts(line, manner)
-        file = self._file(identity, texts)
-        kept = None if anew else _read(file, Kept)
+        asked = _digest(self._prompts, texts, settings.k)
+        file = self._file(identity, asked)
+        kept: Kept | None = None if anew else _read(file, Kept)
         if kept is None:
-            kept = await self._replay(line, identity, texts, settings, manner)
+            counts = await self._replay(line, texts, settings, manner)
+            kept = Kept(identity.target_revision, identity.draft_revision, counts, asked)
             _keep(file, kept)
+        self._known[kept.pair] = kept
         return kept
 
     async def _replay(
-        self, line: Line, identity: Identity, texts: list[list[int]], settings: CanarySection, manner: Manner
-    ) -> Kept:
+        self, line: Line, texts: list[list[int]], settings: CanarySection, manner: Manner
+    ) -> dict[DraftKind, list[Counts]]:
         counts: dict[DraftKind, list[Counts]] = {}
         for proposer in line.proposers:
             counts[proposer] = await replayed(
                 line, self._prompts, texts, Drafts(proposer, settings.k), manner
             )
-        return Kept(identity.target_revision, identity.draft_revision, counts)
+        return counts
 
     async def _texts(self, line: Line, manner: Manner) -> list[list[int]]:
         """Of the first line that was ever asked with these prompts and this tokenizer."""
@@ -206,13 +240,11 @@ class Canary:
 
     def _compared(self, old: Kept, new: Kept) -> list[Judged]:
         settings = self._settings
-        before = Pair(old.target_revision, old.draft_revision)
-        after = Pair(new.target_revision, new.draft_revision)
         return [
             Judged(
                 proposer,
-                before,
-                after,
+                old.pair,
+                new.pair,
                 compare(
                     old.counts[proposer],
                     counts,
@@ -225,9 +257,9 @@ class Canary:
             if len(old.counts.get(proposer, ())) == len(counts)
         ]
 
-    def _file(self, identity: Identity, texts: Sequence[Sequence[int]]) -> Path:
+    def _file(self, identity: Identity, asked: str) -> Path:
         pair = _UNSAFE.sub("_", f"{identity.target_revision}+{identity.draft_revision}")[:120]
-        return self._directory / f"{pair}-{_digest(identity, self._prompts, texts, self._settings.k)}.json"
+        return self._directory / f"{pair}-{_digest(identity, asked)}.json"
 
     def _identity(self, line: Line) -> Identity:
         identity = line.identity(self._config())

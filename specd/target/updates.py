@@ -126,6 +126,12 @@ class TargetUpdates:
         """Replay the canary on what serves, beside its traffic, and react as configured. Raises as `update` does."""
         return await self._one_at_a_time("canary", self._check)
 
+    async def check_start(self) -> None:
+        """Where another pair served when the daemon ended, replay the canary: a restart is an update too."""
+        if self._canary.remembers_another(self._lines.current):
+            with contextlib.suppress(UserError):  # it is in the log, and shown
+                await self.check()
+
     def snapshot(self) -> dict[str, Any]:
         """For people: what serves, what a rollback would serve, what is going on, how the last attempt ended."""
         before, kept = self._before, self._lines.previous
@@ -269,6 +275,8 @@ class TargetUpdates:
         self._keeping = asyncio.create_task(self._keep(left))
         outcome = self._outcome(began, f"{line.target.path} {what}{_fallen(judged)}", judged)
         self._react(line, judged)
+        if self._canary.enabled:
+            self._canary.serves(line)
         await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
 

@@ -11,7 +11,7 @@ from specd.config.layers import load
 from specd.errors import ConfigError
 from specd.target.canary import shipped_prompts
 from tests.daemon.conftest import Daemons
-from tests.daemon.daemon_process import DaemonProcess
+from tests.daemon.daemon_process import DaemonProcess, wait_until
 from tests.daemon.test_target_updates import other_model, rollback, shown, update
 
 PROMPTS = [f"prompt {letter}" for letter in "abcdefghijkl"]
@@ -123,3 +123,29 @@ def test_prompts_that_cannot_be_used(case, tmp_path):
 def test_the_prompts_of_the_package():
     """Test that there are as many as docs and config say."""
     assert len(shipped_prompts()) == 48
+
+
+def test_a_restart_is_an_update_too(house, tmp_path):
+    """Test that a daemon that is started with another target than the last one had replays the canary by itself, and
+    raises the alarm."""
+    daemons, _, poor = house
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
+    config = f"[canary]\nprompts = {json.dumps(str(prompts))}\ntokens = 40\n"
+    env = {"SPECD_STATE_DIR": str(tmp_path / "state"), "SPECD_CACHE_DIR": str(tmp_path / "cache")}
+    first = daemons.start(config, env=env).ready()
+    assert main(["target", "canary", "--admin", first.admin.removeprefix("http://")]) == 0
+    first.process.terminate()
+    assert first.wait() == 0
+    served, daemons.model = daemons.model, poor
+    try:
+        second = daemons.start(config, env=env).ready()
+    finally:
+        daemons.model = served
+    wait_until(lambda: shown(second)["canary"], "the canary")
+    assert shown(second)["canary"][0]["verdict"] == "bad"
+    open_alerts = wait_until(
+        lambda: [one for one in second.get("/admin/v1/alerts").json()["alerts"] if one["state"] == "firing"],
+        "the alarm",
+    )
+    assert open_alerts[0]["labels"]["kind"] == "canary"
