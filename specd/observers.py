@@ -16,7 +16,7 @@ from specd.telemetry.prometheus import Metrics
 from specd.telemetry.tally import PooledAcceptance, Rate
 
 CANARY: Final = "canary"
-"""How the ids of the daemon's own requests begin, and the class and tenant that they have: they are no traffic."""
+"""How the ids of the daemon's own requests begin, by which they are told from traffic, and their class and tenant."""
 
 _REMEMBERED: Final = 500
 

@@ -14,6 +14,7 @@ from specd.errors import ModelError, UserError
 from specd.http.guard import Keys, exposed
 from specd.models.architecture import quantization_reason
 from specd.models.cache import hashes
+from specd.models.doubts import doubts_about
 from specd.models.drafts import find_drafts
 from specd.models.gguf import gguf_file
 from specd.models.pair import misfit, mismatch
@@ -103,6 +104,9 @@ def _model_faults(config: Config) -> Iterator[str]:
         yield str(error)
         return
     yield from (fault for fault in faults if fault is not None)
+    if draft.on_mismatch == "refuse" and not any(faults):
+        drafts = find_drafts(draft, path, hashes())
+        yield from (f"model.draft: {doubt}" for doubt in doubts_about(drafts, path, hashes()))
     if config.policy.profile is not None and not any(faults):
         yield from _said_by(_check_profile, config, path)
 

@@ -34,6 +34,8 @@ class ModelInfo:
     name: str
     path: Path
     revision: str
+    fingerprint: str
+    """What the revision is where the config names none, but for the quantisation."""
     model_type: str
     quantization: str
     """How the weights that are served are quantised, or were before they were dequantised; `none` for plain ones."""
@@ -48,19 +50,19 @@ def display_name(target: TargetSection) -> str:
 
 def describe(target: TargetSection, path: Path, hashes: HashCache) -> ModelInfo:
     """`path` is what `resolve_target` made of `target.path`. Slow once per model: it reads all weights."""
-    config = read_config(path)
+    config, found = read_config(path), fingerprint(path, hashes)
     return ModelInfo(
         name=display_name(target),
         path=path,
-        revision=target.revision or _revision(target, path, hashes),
+        revision=target.revision or _revision(target, found),
+        fingerprint=found,
         model_type=str(config["model_type"]),
         quantization=_quantization(target, path, config),
         source=f"{origin}, dequantised to bfloat16" if (origin := _gguf(path)) else "",
     )
 
 
-def _revision(target: TargetSection, path: Path, hashes: HashCache) -> str:
-    found = fingerprint(path, hashes)
+def _revision(target: TargetSection, found: str) -> str:
     return found if target.quantization == "none" else f"{found}-{target.quantization}"
 
 

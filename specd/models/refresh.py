@@ -120,6 +120,7 @@ def _pieces(stream: BinaryIO, size: int) -> Iterator[Any]:
 
 def _clear(directory: Path, spared: Collection[Path]) -> None:
     """What earlier files were made into."""
+    kept = {path.resolve() for path in spared}
     for old in directory.iterdir() if directory.is_dir() else ():
-        if old.is_dir() and old not in spared:
+        if old.is_dir() and old.resolve() not in kept:
             shutil.rmtree(old, ignore_errors=True)

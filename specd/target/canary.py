@@ -142,6 +142,7 @@ class Canary:
         self._config = config
         self._reference: Kept | None = None
         self._known: dict[Pair, Kept] = {}
+        self._written: dict[str, list[list[int]]] = {}
         self.last: tuple[Judged, ...] = ()
         """Of the last comparison."""
 
@@ -208,7 +209,9 @@ class Canary:
         texts = await self._texts(line, manner)
         asked = _digest(self._prompts, texts, settings.k)
         file = self._file(identity, asked)
-        kept: Kept | None = None if anew else _read(file, Kept)
+        kept: Kept | None = None if anew else self._known.get(self._pair(line)) or _read(file, Kept)
+        if kept is not None and kept.asked != asked:
+            kept = None
         if kept is None:
             counts = await self._replay(line, texts, settings, manner)
             kept = Kept(identity.target_revision, identity.draft_revision, counts, asked)
@@ -231,12 +234,12 @@ class Canary:
         settings, prompts = self._settings, self._prompts
         tokenizer = await in_thread(_tokenizer_hash, line.path)
         file = self._directory / f"texts-{_digest(prompts, settings.tokens, tokenizer)}.json"
-        known: list[list[int]] | None = _read(file, list[list[int]])
-        if known is not None and len(known) == len(prompts):
-            return known
-        texts = await written(line, prompts, settings.tokens, manner)
-        _keep(file, texts)
-        return texts
+        known: list[list[int]] | None = self._written.get(file.name) or _read(file, list[list[int]])
+        if known is None or len(known) != len(prompts):
+            known = await written(line, prompts, settings.tokens, manner)
+            _keep(file, known)
+        self._written[file.name] = known
+        return known
 
     def _compared(self, old: Kept, new: Kept) -> list[Judged]:
         settings = self._settings

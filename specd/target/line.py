@@ -54,6 +54,8 @@ class Identity:
     target_revision: str
     draft_revision: str
     quantization: str
+    fingerprint: str
+    """Of the target's files, whatever it is called."""
 
 
 def find_files(config: Config, target: TargetSection, serving: Files | None = None) -> Files:
@@ -151,6 +153,11 @@ class Line:
         self._background = background
         self._run = asyncio.create_task(self.supervisor.run())
 
+    def to_foreground(self) -> None:
+        """It serves from now on: neither this engine nor one that is started after it steps back any more."""
+        self._background = False
+        self.supervisor.to_foreground()
+
     @property
     def runs(self) -> bool:
         """Whether there is an engine, or one is being restarted."""
@@ -230,7 +237,8 @@ class Line:
         if model is None:
             return None
         info = model.info
-        return Identity(info.revision, model.drafts.revision(config.model.draft), info.quantization)
+        draft = model.drafts.revision(config.model.draft)
+        return Identity(info.revision, draft, info.quantization, info.fingerprint)
 
     def _draft(self, config: Config) -> DraftSettings:
         return structs.replace(self._files().drafts.settings(config.model.draft), kinds=self._kinds())

@@ -124,13 +124,13 @@ class Traffic:
 
     def submitted(self, request: Request, admitted: float) -> None:
         """Unless it is a canary."""
-        if request.traffic_class != CANARY:
+        if not request.id.startswith(CANARY):
             self._observer.submitted(request, admitted)
 
     def step(self, report: StepReport) -> None:
         """Without the canaries' rounds and outputs."""
-        if any(one.traffic_class == CANARY for one in report.rounds):
-            rounds = [one for one in report.rounds if one.traffic_class != CANARY]
+        if any(one.request.startswith(CANARY) for one in report.rounds):
+            rounds = [one for one in report.rounds if not one.request.startswith(CANARY)]
             outputs = [each for each in report.outputs if not each.id.startswith(CANARY)]
             report = structs.replace(report, rounds=rounds, outputs=outputs)
         self._observer.step(report)

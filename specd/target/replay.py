@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from engine.api import DraftKind, Output, Request, RequestReport, SamplingParams
 from policies.canary import Counts
@@ -51,24 +51,29 @@ BESIDE: Final = Manner(1, 60.0)
 
 async def written(line: Line, prompts: Sequence[str], tokens: int, manner: Manner) -> list[list[int]]:
     """The line's own greedy answers. Raises `UnservedError`."""
-    reader = _Reader(line, manner)
+    reader, room = _Reader(line, manner), await _Room.of(line)
     asked = await encoded(line, prompts)
-    outputs = await reader.all([_request(prompt, tokens) for prompt in asked])
-    return [[token for output in each for token in output.tokens] for each in outputs]
+    fitting = [i for i, prompt in enumerate(asked) if room.holds(prompt, tokens)]
+    outputs = await reader.all([room.request(asked[i], tokens) for i in fitting])
+    found: list[list[int]] = [[] for _ in asked]
+    for i, each in zip(fitting, outputs, strict=True):
+        found[i] = [token for output in each for token in output.tokens]
+    return found
 
 
 async def replayed(
     line: Line, prompts: Sequence[str], texts: Texts, drafts: Drafts, manner: Manner
 ) -> list[Counts]:
     """The drafts at every context, summed up by prompt. Raises `UnservedError`."""
-    reader = _Reader(line, manner)
+    reader, room = _Reader(line, manner), await _Room.of(line)
     asked = await encoded(line, prompts)
     contexts = [
-        (i, [*asked[i], *text[:at]])
+        (i, context)
         for i, text in enumerate(texts)
-        for at in range(0, max(len(text), 1), SEGMENT)
+        for at in room.places(text)
+        if room.holds(context := [*asked[i], *text[:at]], SEGMENT)
     ]
-    outputs = await reader.all([_request(context, SEGMENT, drafts) for _, context in contexts])
+    outputs = await reader.all([room.request(context, SEGMENT, drafts) for _, context in contexts])
     nothing = (0,) * drafts.k
     found = [Counts(nothing, nothing) for _ in texts]
     for (i, _), each in zip(contexts, outputs, strict=True):
@@ -135,16 +140,39 @@ class _Reader:
             self._left -= _PAUSE
 
 
-def _request(prompt: list[int], tokens: int, drafts: Drafts | None = None) -> Request:
-    return Request(
-        id=f"{CANARY}-{secrets.token_hex(8)}",
-        prompt=prompt,
-        sampling=SamplingParams(max_tokens=tokens, temperature=0.0),
-        k=None if drafts is None else drafts.k,
-        proposer=None if drafts is None else drafts.proposer,
-        traffic_class=CANARY,
-        tenant=CANARY,
-    )
+class _Room(NamedTuple):
+    """What an engine can be asked."""
+
+    context: int
+    encodes: bool
+    """Then texts do not go on from what is asked: only their beginnings can be compared."""
+
+    @classmethod
+    async def of(cls, line: Line) -> Self:
+        """Raises `UnservedError`."""
+        info = await line.supervisor.engine_info()
+        return cls(info.max_context, info.encodes)
+
+    def holds(self, prompt: Sequence[int], tokens: int) -> bool:
+        """Whether so many tokens can follow."""
+        return len(prompt) + tokens <= self.context
+
+    def places(self, text: Sequence[int]) -> range:
+        """Where in an answer it is asked."""
+        return range(0, 1 if self.encodes else max(len(text), 1), SEGMENT)
+
+    def request(self, prompt: list[int], tokens: int, drafts: Drafts | None = None) -> Request:
+        """Greedy; drafts: whose, None for whatever the policy chooses."""
+        return Request(
+            id=f"{CANARY}-{secrets.token_hex(8)}",
+            prompt=prompt,
+            sampling=SamplingParams(max_tokens=tokens, temperature=0.0),
+            continues=not self.encodes,
+            k=None if drafts is None else drafts.k,
+            proposer=None if drafts is None else drafts.proposer,
+            traffic_class=CANARY,
+            tenant=CANARY,
+        )
 
 
 def _plus(counts: Counts, report: RequestReport) -> Counts:

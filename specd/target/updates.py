@@ -268,7 +268,7 @@ class TargetUpdates:
         # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
         self._before = left.target.model_copy(update={"path": str(left.path.resolve())})
         self._lines.switch(line)
-        line.supervisor.to_foreground()
+        line.to_foreground()
         self._lines.release()
         if self._config().model.target.update.in_flight == "rerun":
             left.supervisor.flights.recall()

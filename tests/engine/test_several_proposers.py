@@ -71,3 +71,30 @@ def test_what_was_said_before_speeds_up_the_same_tenant_alone_and_outlives_a_rel
         accepted[name] = sum(finish(engine)[name].report.accepted)
     assert accepted["first"] == accepted["other"] < 4
     assert accepted["again"] == accepted["reloaded"] > 16
+
+
+def test_a_request_can_name_who_drafts_for_it(make_engine: MakeEngine) -> None:
+    """Test that nobody else drafts for it, that others are left to the policy, and that one who is not there drafts
+    nothing."""
+    engine = make_engine("suffix")
+    engine.configure(POLICY, DraftSettings(kinds=KINDS))
+    for name, proposer in (("skip", "layer-skip"), ("free", None), ("nobody", "mtp")):
+        asked = request(name, PROMPTS["copy"], max_tokens=30)
+        engine.submit(structs.replace(asked, k=2, proposer=proposer))
+    _, ended = played(engine)
+    assert ended["skip"].report.proposers.keys() == {"layer-skip"}
+    assert ended["free"].report.drafted > 0
+    assert ended["nobody"].report.drafted == 0
+    assert ended["skip"].report.tokens == ended["nobody"].report.tokens == 30
+
+
+def test_proposers_can_be_silenced_and_lookup_take_over(make_engine: MakeEngine) -> None:
+    """Test that an engine goes on drafting with fewer than it was started with, with lookup that it was not started
+    with, and with nobody."""
+    engine = make_engine("suffix")
+    for kinds, seen in ((("ngram",), {"ngram"}), (("none",), set()), (("suffix",), {"suffix"})):
+        engine.configure(POLICY, DraftSettings(kinds=kinds))
+        engine.submit(request("-".join(kinds), PROMPTS["copy"], max_tokens=30))
+        _, ended = played(engine)
+        (output,) = ended.values()
+        assert output.report.proposers.keys() == seen

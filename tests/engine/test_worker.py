@@ -1,6 +1,7 @@
 """The engine as the daemon sees it: a process behind a socket."""
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from engine.api import (
     Cancel,
     Configure,
     DraftSettings,
+    Foreground,
     FromEngine,
     Idle,
     Launch,
@@ -133,3 +135,42 @@ async def test_a_model_that_cannot_be_served_is_refused_with_exit_2(tmp_path: Pa
     *_, refused = await engine.messages_until(Refused)
     assert "bloom" in refused.message
     assert engine.close() == 2
+
+
+async def test_a_lack_of_memory_is_told_from_other_refusals(tiny_dir: Path) -> None:
+    """Whoever asked may have more of it later."""
+    engine = Engine(structs.replace(launch(tiny_dir), kv_bytes=1 << 50))
+    *_, refused = await engine.messages_until(Refused)
+    assert refused.lacks_memory
+    assert "lower engine.kv_mib" in refused.message
+    assert engine.close() == 2
+
+
+async def test_an_engine_in_the_background_steps_back_and_returns(tiny_dir: Path) -> None:
+    """All its threads are nicer while another engine serves, and as before once it serves itself, where that can be
+    undone at all."""
+    engine = Engine(structs.replace(launch(tiny_dir), background=True))
+    await engine.messages_until(Ready)
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert niceness(engine.process.pid) == {usual + 10 if may_return() else usual}
+    engine.send(Foreground())
+    await engine.messages_until(Idle)
+    engine.send(Submit(request("a", [5] * 8)))
+    await engine.messages_until(StepReport, finished="a")
+    assert niceness(engine.process.pid) == {usual}
+    assert engine.close() == 0
+
+
+def may_return() -> bool:
+    """Whether this user may lower a niceness that was raised."""
+    asked = [
+        sys.executable,
+        "-c",
+        "import os; os.nice(1); os.setpriority(os.PRIO_PROCESS, 0, os.nice(0) - 1)",
+    ]
+    return subprocess.run(asked, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def niceness(pid: int) -> set[int]:
+    """Of all its threads."""
+    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
