@@ -25,6 +25,7 @@ from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.errors import UserError
 from specd.flights import Refusal
+from specd.heartbeat import EXTENSION, heartbeat
 from specd.http.admin import admin_app
 from specd.http.app import inference_app
 from specd.http.classes import ClassNames
@@ -57,8 +58,6 @@ ENGINE_COMMAND: Final = (sys.executable, "-m", "engine.worker")
 
 _DISTRIBUTION: Final = "specd-llm"
 _EX_CONFIG: Final = 78
-_HEARTBEAT: Final = 5.0
-_EXTENSION: Final = 30.0
 _LAST_WORDS: Final = 2.0
 _CLOSING: Final = Refusal("the server is shutting down; send the request again later", "shutting_down")
 
@@ -174,7 +173,8 @@ class Daemon:
         self._requests.start()
         self._bridge.start()
         self._alarm.start(self._bridge)
-        self._spawn(self._heartbeat())
+        loads = lambda: not self._announced  # noqa: E731
+        self._spawn(heartbeat(self._notifier, self._lines, self._status, loads))
         self._coming_up = self._spawn(self._bring_up(inference))
 
     async def main_loop(self) -> None:
@@ -209,7 +209,7 @@ class Daemon:
 
     async def _drain(self) -> None:
         seconds = self._config.server.drain_seconds
-        self._notifier.extend(seconds + _EXTENSION)
+        self._notifier.extend(seconds + EXTENSION)
         open_requests = len(self._lines)
         if open_requests:
             log.info(
@@ -241,26 +241,8 @@ class Daemon:
             f"ready, for example:\n  {example(inference.url, await line.model(), keyed=self._keys.required)}"
         )
 
-    async def _heartbeat(self) -> None:
-        """Tell the service manager how things are; feed its watchdog only while the engine lives.
-
-        A restart of the engine is life as well: it is bounded by engine.start_seconds. An engine that fails
-        again and again is not.
-        """
-        interval = min(_HEARTBEAT, (self._notifier.watchdog_seconds or _HEARTBEAT * 3) / 3)
-        seen = -1
-        while True:
-            supervisor = self._lines.current.supervisor
-            signs, state = supervisor.signs_of_life, supervisor.state
-            if signs != seen or state in {EngineState.STARTING, EngineState.DOWN}:
-                self._notifier.watchdog()
-            if not self._announced:
-                self._notifier.extend(_EXTENSION)
-            self._notifier.status(
-                self._unready() or f"serving: {self._ledger.running} running, {self._ledger.waiting} waiting"
-            )
-            seen = signs
-            await asyncio.sleep(interval)
+    def _status(self) -> str:
+        return self._unready() or f"serving: {self._ledger.running} running, {self._ledger.waiting} waiting"
 
     @property
     def _config(self) -> Config:

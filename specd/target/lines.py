@@ -68,6 +68,11 @@ class Lines:
         """Let nobody in until `release`: there is no room for two engines."""
         self._door.clear()
 
+    @property
+    def held(self) -> bool:
+        """Whether nobody is let in: one engine takes the place of another."""
+        return not self._door.is_set()
+
     def resume(self) -> None:
         """Start the engine of `current` again, and let requests in to it."""
         self.current.start(background=False)
