@@ -50,16 +50,19 @@ async def watch(
     target: Callable[[], TargetSection], update: Callable[[TargetSection], Awaitable[object]]
 ) -> None:
     """Update to whatever settles there, for as long as it runs. target: what the config in force names."""
-    watched = target().path
-    settling = Settling(await in_thread(signature, watched))
+    watched, settling = target().path, await _settling(target())
     while True:
-        seconds = target().update.watch_seconds
-        await asyncio.sleep(seconds or _UNWATCHED_SECONDS)
-        found = await in_thread(signature, target().path)
-        if not seconds or target().path != watched:
-            watched, settling = target().path, Settling(found)
-        elif settling.has_settled(found):
+        await asyncio.sleep(target().update.watch_seconds or _UNWATCHED_SECONDS)
+        section = target()
+        if settling is None or section.path != watched or not section.update.watch_seconds:
+            watched, settling = section.path, await _settling(section)
+        elif settling.has_settled(await in_thread(signature, watched)):
             try:
-                await update(target())
+                await update(section)
             except UserError as error:
                 log.error("what lies in %s now is not served: %s", watched, error)  # noqa: TRY400  a sentence
+
+
+async def _settling(section: TargetSection) -> Settling | None:
+    """From what lies there now; None where it is not watched."""
+    return Settling(await in_thread(signature, section.path)) if section.update.watch_seconds else None
