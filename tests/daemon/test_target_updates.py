@@ -384,7 +384,7 @@ def test_a_swapped_link_updates_the_target(daemons, tmp_path):
     lead_to(half_written(tmp_path / "half"))
     wait_until(lambda: "half-written" in daemon.log, "the refusal")
     assert daemon.status()["model"]["target_revision"] == before
-    other_model(tmp_path / "half")
+    (other_model(tmp_path / "whole") / "model.safetensors").replace(tmp_path / "half" / "model.safetensors")
     wait_until(lambda: daemon.status()["model"]["target_revision"] != before, "the update")
     assert daemon.log.count("what lies in") == 1
     assert rollback(daemon).json()["target_revision"] == before
