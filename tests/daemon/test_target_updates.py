@@ -76,12 +76,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemons, D
 
 @pytest.fixture
 def daemons(house: tuple[Daemons, DaemonProcess]) -> Daemons:
+    behave(house[0])
     return house[0]
 
 
 @pytest.fixture
 def daemon(house: tuple[Daemons, DaemonProcess]) -> Iterator[DaemonProcess]:
-    """Left with the target that it had at first, and the manners."""
+    """Left with the target that it had at first."""
     daemons, daemon = house
     yield daemon
     behave(daemons)
