@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -276,6 +276,7 @@ class Daemon:
             request_watch=self._requests,
             reloader=self._reloader,
             run_reload=self._reload,
+            run_set=self._set,
             mqtt=lambda: self._bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
         )
 
@@ -289,7 +290,12 @@ class Daemon:
             self._notifier.ready()
 
     async def _reload_noted(self, trigger: Trigger) -> Reloaded:
-        reloaded = await self._reloader.reload(trigger)
+        return self._noted(await self._reloader.reload(trigger))
+
+    async def _set(self, trigger: Trigger, values: Mapping[str, Any]) -> Reloaded:
+        return self._noted(await self._reloader.set(trigger, values))
+
+    def _noted(self, reloaded: Reloaded) -> Reloaded:
         if reloaded.changes:
             what = ", ".join(change.text() for change in reloaded.changes)
             self._alerts.events.note("config_reload", what, time.time())

@@ -20,10 +20,10 @@ class ConfigError(UserError):
 class ReloadRefusedError(UserError):
     """A valid config that this process cannot take over, since keys in it need a new process."""
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
+    def __init__(self, keys: tuple[str, ...], instead: str | None = None) -> None:
+        old_ones = f"restart specd, or put the old value{'s' if len(keys) > 1 else ''} back and reload"
         super().__init__(
-            f"nothing was changed: {', '.join(keys)} can only change with a restart;"
-            f" restart specd, or put the old value{'s' if len(keys) > 1 else ''} back and reload"
+            f"nothing was changed: {', '.join(keys)} can only change with a restart; {instead or old_ones}"
         )
         self.keys = keys
 

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from specd.config.layers import Loaded
 from specd.config.reload import Change, ineffective, plan_reload
 from specd.config.schema import Config
-from specd.errors import UserError
+from specd.errors import ReloadRefusedError, UserError
 
 log = logging.getLogger(__name__)
 
@@ -66,29 +66,40 @@ class Reloader:
         async with self._lock:
             try:
                 new = await asyncio.to_thread(self.loaded.again)
-                reloaded = Reloaded(
-                    plan_reload(self.loaded.config, new.config), ineffective(self.loaded, new)
-                )
-                await self._take_over(new.config)
+                reloaded = await self._put_in_force(new)
             except UserError as error:
                 log.error("reload by %s refused, the running config stays: %s", trigger, error)  # noqa: TRY400
                 self._note(Attempt(trigger, self._clock(), str(error)))
                 raise
-            self.loaded = new
             self._note(Attempt(trigger, self._clock()))
-            _tell(trigger, reloaded)
+            _tell(f"reload by {trigger}", reloaded)
             return reloaded
+
+    async def set(self, trigger: Trigger, values: Mapping[str, Any]) -> Reloaded:
+        """Put values on top of the config in force, by dotted key, until the next reload. Raises as `reload` does."""
+        async with self._lock:
+            new = await asyncio.to_thread(self.loaded.with_values, values)
+            try:
+                reloaded = await self._put_in_force(new)
+            except ReloadRefusedError as refused:
+                raise ReloadRefusedError(refused.keys, "write it into the config and restart specd") from None
+            _tell(f"set by {trigger}", reloaded)
+            return reloaded
+
+    async def _put_in_force(self, new: Loaded) -> Reloaded:
+        reloaded = Reloaded(plan_reload(self.loaded.config, new.config), ineffective(self.loaded, new))
+        await self._take_over(new.config)
+        self.loaded = new
+        return reloaded
 
     def _note(self, attempt: Attempt) -> None:
         self.last = attempt
         self._outcome(attempt)
 
 
-def _tell(trigger: Trigger, reloaded: Reloaded) -> None:
+def _tell(what: str, reloaded: Reloaded) -> None:
     count = len(reloaded.changes)
-    log.info(
-        "reload by %s: %s changed", trigger, f"{count} key{'s' if count > 1 else ''}" if count else "nothing"
-    )
+    log.info("%s: %s changed", what, f"{count} key{'s' if count > 1 else ''}" if count else "nothing")
     for change in reloaded.changes:
         log.info("config: %s", change.text())
     for note in reloaded.notes:

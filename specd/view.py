@@ -1,7 +1,7 @@
 """What the admin listener shows of the running daemon."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from specd.telemetry.requests import RequestWatch
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Reads the parts; changes nothing but by `reload`, and what changes the target."""
+    """Reads the parts; changes nothing but by `reload`, `set`, and what changes the target."""
 
     version: str
     started: float
@@ -35,6 +35,7 @@ class View:
     request_watch: RequestWatch
     reloader: Reloader
     run_reload: Callable[[Trigger], Awaitable[Reloaded]]
+    run_set: Callable[[Trigger, Mapping[str, Any]], Awaitable[Reloaded]]
     mqtt: Callable[[], dict[str, Any]]
 
     def metrics(self) -> bytes:
@@ -56,6 +57,10 @@ class View:
     async def reload(self, trigger: Trigger = "admin") -> Reloaded:
         """Read the config again. Raises `UserError`."""
         return await self.run_reload(trigger)
+
+    async def set(self, values: Mapping[str, Any], trigger: Trigger = "admin") -> Reloaded:
+        """Set keys until the next reload, by dotted name. Raises `UserError`."""
+        return await self.run_set(trigger, values)
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""

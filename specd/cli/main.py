@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from specd.cli.parser import Parser, indented
-from specd.cli.registry import COMMANDS, NOT_BUILT, CommandModule
+from specd.cli.registry import COMMANDS, CommandModule
 from specd.errors import DaemonError, UserError
 
 OK: Final = 0
@@ -76,8 +76,6 @@ def _parser(typed: str | None) -> tuple[Parser, CommandModule | None]:
 
 
 def _refusal(typed: str) -> str:
-    if typed in NOT_BUILT:
-        return f"specd {typed}: not built yet in this version; {NOT_BUILT[typed]}"
     near = difflib.get_close_matches(typed, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
     return f"specd {typed}: no such command; {hint}"

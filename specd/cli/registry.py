@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "status": Command("one look at a running daemon", "specd.cli.status"),
     "top": Command("a live screen of a running daemon", "specd.cli.top"),
     "reload": Command("make a running daemon read its config again", "specd.cli.reload"),
+    "set": Command("set a key of a running daemon until its next reload", "specd.cli.set"),
     "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
     "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
@@ -46,8 +47,3 @@ COMMANDS: Final = {
     "replay": Command("put recorded requests before drift detectors and alert rules", "specd.cli.replay"),
     "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),
 }
-
-NOT_BUILT: Final = {
-    "set": "edit the config file and run `specd reload --wait` instead",
-}
-"""Commands that a later version has, with what helps until then. They are in no list, but refuse politely."""

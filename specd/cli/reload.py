@@ -38,7 +38,7 @@ def run(args: Arguments) -> int:
         return _still_busy(waited=args.wait)
     if answer.status in {409, 422}:
         raise UserError(answer.message)
-    _report(answer.good, detailed=args.wait)
+    report(answer.good, done="reloaded", detailed=args.wait)
     return 0
 
 
@@ -49,16 +49,17 @@ def _still_busy(*, waited: bool) -> int:
     return 0
 
 
-def _report(reloaded: Mapping[str, Any], *, detailed: bool) -> None:
+def report(reloaded: Mapping[str, Any], *, done: str, detailed: bool) -> None:
+    """Print what a change of the config did; `done`: what was done, in one word."""
     changes = [
         Change(change["key"], change["old"], change["new"], Reload(change["kind"]))
         for change in reloaded.get("changes", [])
     ]
     if not changes:
-        print("reloaded: nothing changed")
+        print(f"{done}: nothing changed")
     elif detailed:
         print("\n".join(change.text() for change in changes))
     else:
-        print(f"reloaded: {len(changes)} key{'s' if len(changes) > 1 else ''} changed")
+        print(f"{done}: {len(changes)} key{'s' if len(changes) > 1 else ''} changed")
     for note in reloaded.get("notes", []):
         print(note)

@@ -15,10 +15,13 @@ from pydantic_core import to_json
 from specd.config.faults import faults
 from specd.config.paths import dotted, leaves
 from specd.config.schema import AdminSection, Config
-from specd.config.sources import Layer, Reader, environment, fragments, overrides, read_file
+from specd.config.sources import Layer, Reader, environment, fragments, nested, overrides, read_file
 from specd.errors import ConfigError
 
 DEFAULT_PATH: Final = Path("/etc/specd/specd.toml")
+
+SET: Final = "set"
+"""The origin of what was set in a running daemon."""
 
 _NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -60,10 +63,21 @@ class Loaded:
     """Pinned keys that a file sets too, with the file's value, which has no effect."""
     digest: str
     """Short hash of the effective config."""
+    layers: tuple[Layer, ...]
+    """What it was made of, the last of which won."""
 
     def again(self) -> "Loaded":
-        """Read the same places anew. Raises `ConfigError`; this one stays valid."""
+        """Read the same places anew, without what was set on top. Raises `ConfigError`; this one stays valid."""
         return _load(self.sources)
+
+    def with_values(self, values: Mapping[str, Any]) -> "Loaded":
+        """The same with other values on top, by dotted key. Reads no file. Raises `ConfigError`."""
+        tree = merge(nested(tuple(key.split(".")), value) for key, value in values.items())
+        pinned = (key for at, _ in leaves(tree) if (key := dotted(at)) in self.pinned)
+        in_vain = tuple(f"{key} is pinned by {self.pinned[key]}: change that and restart" for key in pinned)
+        if in_vain:
+            raise ConfigError(in_vain)
+        return _made(self.sources, (*self.layers, Layer(SET, tree)), self.files)
 
 
 def load(
@@ -82,16 +96,21 @@ def _load(sources: Sources) -> Loaded:
     layers, found = _attempt(_readers(sources))
     if found:
         raise ConfigError(tuple(found))
+    return _made(sources, tuple(layers), tuple(_files(sources)))
+
+
+def _made(sources: Sources, layers: tuple[Layer, ...], files: tuple[Path, ...]) -> Loaded:
     config = _validate(layers)
     pinned = {dotted(at): layer.origin for layer in layers if layer.pins for at, _ in leaves(layer.values)}
     in_files = {dotted(at): value for layer in layers if not layer.pins for at, value in leaves(layer.values)}
     return Loaded(
         config=config,
         sources=sources,
-        files=tuple(_files(sources)),
+        files=files,
         pinned=pinned,
         shadowed={key: in_files[key] for key in pinned if key in in_files},
         digest=hashlib.sha256(to_json(config, by_alias=True)).hexdigest()[:12],
+        layers=layers,
     )
 
 

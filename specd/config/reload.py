@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from specd.config.layers import Loaded
+from specd.config.layers import SET, Loaded
 from specd.config.paths import dotted, leaves, reload_kind
 from specd.config.schema import Config
 from specd.config.section import Reload
@@ -60,10 +60,13 @@ def ineffective(old: Loaded, new: Loaded) -> tuple[str, ...]:
 
 
 def redacted_dump(loaded: Loaded) -> dict[str, Any]:
-    """For `GET /admin/v1/config`: the whole config, who pins which key, and the hash."""
+    """For `GET /admin/v1/config`: the whole config, who pins which key, what was set on top, and the hash."""
     return {
         "config": redacted(_plain(loaded.config)),
         "pinned": dict(loaded.pinned),
+        "set": sorted(
+            dotted(at) for layer in loaded.layers if layer.origin == SET for at, _ in leaves(layer.values)
+        ),
         "files": [str(path) for path in loaded.files],
         "hash": loaded.digest,
     }

@@ -96,11 +96,12 @@ def _variable(*, origin: str, name: str, value: str) -> Layer:
             (f'{origin}: {key}: must be JSON here, such as [[2, 8]] or [{{"below": 0.2}}]',)
         ) from None
     if not values:  # what pydantic-settings answers for a section that it does not know
-        values = _nested(location, value)
+        values = nested(location, value)
     return Layer(origin, values, pins=True)
 
 
-def _nested(location: tuple[str, ...], value: str) -> dict[str, Any]:
+def nested(location: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A tree with this value alone, at this path of at least one part."""
     tree: Any = value
     for part in reversed(location):
         tree = {part: tree}

@@ -1,6 +1,6 @@
 """The admin listener: metrics, state, reload, and the target."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -39,6 +39,9 @@ class Daemon(Protocol):
 
     async def reload(self) -> Reloaded:
         """Read the config again. Raises `UserError`."""
+
+    async def set(self, values: Mapping[str, Any]) -> Reloaded:
+        """Set keys until the next reload, by dotted name. Raises `UserError`."""
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""
@@ -84,13 +87,12 @@ class AdminApi:
 
     async def reload(self, _: Request) -> Response:
         """`POST /admin/v1/reload`."""
-        try:
-            reloaded = await self.daemon.reload()
-        except ReloadRefusedError as refused:
-            raise ApiError(409, str(refused), code="restart_needed") from None
-        except UserError as fault:
-            raise ApiError(422, str(fault), code="invalid_config") from None
-        return json_response(reloaded.as_json())
+        return await _reconfigured(self.daemon.reload())
+
+    async def set(self, request: Request) -> Response:
+        """`PATCH /admin/v1/config` with `{"policy.k_max": 4}`: until the next reload."""
+        values = parsed(await request.body(), dict[str, Any])
+        return await _reconfigured(self.daemon.set(values))
 
     async def target(self, _: Request) -> Response:
         """`GET /admin/v1/target`."""
@@ -124,6 +126,16 @@ class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: str = ""
     """A safetensors file with tensors for the target that is served."""
     revision: str | None = None
+
+
+async def _reconfigured(change: Awaitable[Reloaded]) -> Response:
+    try:
+        reloaded = await change
+    except ReloadRefusedError as refused:
+        raise ApiError(409, str(refused), code="restart_needed") from None
+    except UserError as fault:
+        raise ApiError(422, str(fault), code="invalid_config") from None
+    return json_response(reloaded.as_json())
 
 
 async def _changed(change: Awaitable[Outcome]) -> Response:

@@ -80,14 +80,14 @@ def fault(error: BaseException) -> ApiError:
     return ApiError(500, f"the server failed on this request ({type(error).__name__})", code="internal_error")
 
 
-Body = TypeVar("Body", bound=msgspec.Struct)
+Body = TypeVar("Body")
 
 
 def parsed(raw: bytes, kind: type[Body]) -> Body:
     """A body of the admin listener. Raises `ApiError` 400."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as fault:
+    except (msgspec.MsgspecError, RecursionError) as fault:
         raise ApiError(400, f"the body cannot be used: {fault}", code="invalid_body") from None
 
 

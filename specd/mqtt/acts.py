@@ -17,6 +17,9 @@ class Asked(Protocol):
     async def reload(self, trigger: Trigger) -> Reloaded:
         """Read the config again. Raises `UserError`."""
 
+    async def set(self, values: Mapping[str, Any], trigger: Trigger) -> Reloaded:
+        """Set keys until the next reload, by dotted name. Raises `UserError`."""
+
     async def update_target(self, path: str, revision: str | None) -> Outcome:
         """Serve another target. Raises `UserError`."""
 
@@ -41,6 +44,9 @@ def acts_of(daemon: Asked) -> Mapping[str, Act]:
         _read(arguments, _Nothing)
         return (await daemon.reload("mqtt")).as_json()
 
+    async def set_(arguments: Arguments) -> dict[str, Any]:
+        return (await daemon.set(arguments, "mqtt")).as_json()
+
     async def target(arguments: Arguments) -> dict[str, Any]:
         wanted = _read(arguments, _Target)
         if bool(wanted.path) == wanted.rollback:
@@ -50,7 +56,7 @@ def acts_of(daemon: Asked) -> Mapping[str, Act]:
         change = daemon.roll_back() if wanted.rollback else daemon.update_target(wanted.path, wanted.revision)
         return {"result": "ok", **(await change).document()}
 
-    return {"reload": reload, "target": target}
+    return {"reload": reload, "set": set_, "target": target}
 
 
 _Kind = TypeVar("_Kind")

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from specd.cli import main
-from specd.cli.registry import COMMANDS, NOT_BUILT
+from specd.cli.registry import COMMANDS
 from tests.daemon.model_directory import write_model
 from tests.other_tokenizer import give_tokenizer, make_other_tokenizer
 from tests.tiny import make_tokenizer
@@ -32,14 +32,6 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_command_that_is_not_built_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Test that a command of a later version exits 2 with one line that offers something else."""
-    assert main([name, "x=1"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"specd {name}: not built yet in this version; ")
-
-
 def test_help_lists_what_is_built_and_only_that(capsys: pytest.CaptureFixture[str]) -> None:
     """Test that the help names every command, and none that would refuse."""
     with pytest.raises(SystemExit) as caught:
@@ -47,7 +39,6 @@ def test_help_lists_what_is_built_and_only_that(capsys: pytest.CaptureFixture[st
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
     assert caught.value.code == 0
     assert set(COMMANDS) <= listed
-    assert not listed & set(NOT_BUILT)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -24,12 +24,14 @@ class Daemon:
     status: int = 200
     body: Any = field(default_factory=dict)
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    sent: bytes = b""
     hold: threading.Event = field(default_factory=threading.Event)
 
     def handler(daemon) -> type[BaseHTTPRequestHandler]:  # noqa: N805  the handler has its own self
         class Handler(BaseHTTPRequestHandler):
             def answer(self) -> None:
                 daemon.asked.append((self.command, self.path, self.headers["Authorization"]))
+                daemon.sent = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 daemon.hold.wait(timeout=30)
                 body = json.dumps(daemon.body).encode()
                 self.send_response(daemon.status)
@@ -37,7 +39,7 @@ class Daemon:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = answer  # noqa: N815
+            do_GET = do_POST = do_PATCH = answer  # noqa: N815
 
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
@@ -93,6 +95,28 @@ def test_reload_without_changes_says_so(
     daemon.body = {"result": "ok", "changes": []}
     assert main(["reload", "--wait", "--admin", listen]) == 0
     assert capsys.readouterr().out == "reloaded: nothing changed\n"
+
+
+def test_set_sends_values_as_toml_reads_them(
+    daemon: Daemon, listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that numbers, arrays and text without quotes arrive as such, and that changes and refusals are printed."""
+    daemon.body = {"result": "ok", "changes": CHANGES}
+    pairs = ["policy.k_max=4", "policy.kind=off", "policy.load.table=[[2, 8]]", 'mqtt.user="a=b"']
+    assert main(["set", "--admin", listen, *pairs]) == 0
+    assert capsys.readouterr().out == "policy.k_max: 8 -> 4 (hot)\n"
+    assert daemon.asked == [("PATCH", "/admin/v1/config", None)]
+    assert json.loads(daemon.sent) == {
+        "policy.k_max": 4,
+        "policy.kind": "off",
+        "policy.load.table": [[2, 8]],
+        "mqtt.user": "a=b",
+    }
+    assert main(["set", "--admin", listen, "policy.k_max"]) == 2
+    assert "policy.k_max is no KEY=VALUE" in capsys.readouterr().err
+    daemon.status, daemon.body = 422, {"error": {"message": "set: policy.k_max: must be a whole number"}}
+    assert main(["set", "--admin", listen, "policy.k_max=x"]) == 2
+    assert capsys.readouterr().err == "set: policy.k_max: must be a whole number\n"
 
 
 @pytest.mark.parametrize("status", [409, 422])

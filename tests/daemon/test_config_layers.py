@@ -52,6 +52,27 @@ def test_later_layers_win(main: Path, load_text: Load) -> None:
     assert [path.name for path in loaded.files] == ["specd.toml", "10.toml", "20.toml"]
 
 
+def test_values_on_top_win_and_read_no_file(main: Path, load_text: Load) -> None:
+    """Test that what is set lies over the file as it was read, and over what was set before; that an edit of the file
+    is not taken along; and that reading again drops it all.
+    """
+    loaded = load_text("[policy]\nk_max = 5\n")
+    main.write_text("[policy]\nk_max = 6\nstatic_k = 6\n")
+    one = loaded.with_values({"policy.k_max": 3})
+    both = one.with_values({"policy.probe_k": 2})
+    assert (both.config.policy.k_max, both.config.policy.probe_k) == (3, 2)
+    assert both.config.policy.static_k == loaded.config.policy.static_k
+    assert len({loaded.digest, one.digest, both.digest}) == 3
+    assert both.again().config.policy.k_max == 6
+
+
+def test_a_pinned_key_cannot_be_set(main: Path, load_text: Load) -> None:
+    """Test that what the environment says is not overruled until the next reload, in silence or otherwise."""
+    loaded = load_text(env={"SPECD_POLICY__K_MAX": "4"})
+    found = faults(lambda: loaded.with_values({"policy.k_max": 3}), main.parent)
+    assert found == ["policy.k_max is pinned by SPECD_POLICY__K_MAX: change that and restart"]
+
+
 def test_pinned_keys_say_by_whom_and_what_they_hide(load_text: Load) -> None:
     """Test that what environment and flags set is listed as pinned, with the file's value beneath it."""
     loaded = load_text(

@@ -24,6 +24,10 @@ def complete(daemon: DaemonProcess, **specd: object) -> None:
     assert daemon.post("/v1/completions", body).status_code == 200
 
 
+def patch(daemon: DaemonProcess, values: object) -> httpx2.Response:
+    return httpx2.patch(daemon.admin + "/admin/v1/config", json=values)
+
+
 def reload(daemon: DaemonProcess) -> httpx2.Response:
     return httpx2.post(daemon.admin + "/admin/v1/reload")
 
@@ -163,6 +167,53 @@ def test_a_bad_reload_changes_nothing(daemons, lines, status, words):
     assert daemon.get("/admin/v1/config").json() == before
     assert daemon.metric("specd_config_last_reload_successful") == 0
     assert words in daemon.status()["config"]["last_reload"]["error"]
+
+
+def test_a_set_key_holds_until_the_next_reload(daemons):
+    """Test that hot keys can be set one after the other without touching a file, that the engine drafts by them, and
+    that a reload brings back what the file says, although it was never edited.
+    """
+    daemon = daemons.start("[policy]\nk_max = 5\n").ready()
+    change = {"key": "policy.k_max", "old": 5, "new": 1, "kind": "hot"}
+    assert patch(daemon, {"policy.k_max": 1, "policy.static_k": 1}).json()["changes"][0] == change
+    assert patch(daemon, {"policy": {"prior": 0.3}}).status_code == 200
+    complete(daemon)
+    assert daemon.get("/admin/v1/decisions?limit=1").json()["decisions"][0]["k"] == 1
+    assert daemon.get("/admin/v1/config").json()["set"] == [
+        "policy.k_max",
+        "policy.prior",
+        "policy.static_k",
+    ]
+    assert daemon.status()["config"]["last_reload"]["trigger"] == "start"
+    assert len(reload(daemon).json()["changes"]) == 3
+    assert daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "words"),
+    [
+        (
+            {"policy.k_max": 1, "policy.k_mx": 1},
+            422,
+            "set: policy.k_mx: unknown key; did you mean policy.k_max?",
+        ),
+        ({"policy.k_max": "many"}, 422, "set: policy.k_max: must be a whole number, not this text"),
+        (
+            {"engine.max_running": 7},
+            409,
+            "engine.max_running can only change with a restart; write it into the",
+        ),
+        ({"": 1}, 422, "unknown key"),
+        ([1], 400, "the body cannot be used"),
+    ],
+)
+def test_what_cannot_be_set_changes_nothing(daemon, values, status, words):
+    """Test that all values are taken or none, and each refusal says why; a refused set is no refused reload."""
+    before = daemon.get("/admin/v1/config").json()
+    answer = patch(daemon, values)
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (status, True), answer.text
+    assert daemon.get("/admin/v1/config").json() == before
+    assert daemon.metric("specd_config_last_reload_successful") == 1
 
 
 def test_sighup_reloads_and_a_bad_file_is_only_told(daemons):

@@ -70,6 +70,18 @@ async def test_a_reload_by_command_is_that_of_the_admin_listener(daemons, broker
     assert daemon.metric('specd_mqtt_commands_total{command="reload",outcome="refused"}') == 1
 
 
+async def test_a_key_is_set_by_command(daemons, broker):
+    """Test that `set` changes a hot key of the running daemon, and that a key that needs a restart is refused."""
+    daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "sets"\ncommands = ["set"]\n').ready()
+    wait_until(lambda: daemon.status()["mqtt"]["connected"])
+    async with spying(broker) as spy:
+        answer = await spy.ask("specd/sets/cmd/set", {"policy.k_max": 3})
+        assert (answer["ok"], answer["changes"][0]["new"]) == (True, 3)
+        refused = await spy.ask("specd/sets/cmd/set", {"engine.threads": 1})
+        assert "engine.threads can only change with a restart" in refused["error"]
+    assert daemon.get("/admin/v1/config").json()["set"] == ["policy.k_max"]
+
+
 async def test_a_reload_moves_the_daemon_to_another_name(daemons, broker):
     """Test that [mqtt] is hot: the old name is offline, the new one online, and the asker gets its answer."""
     daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "old"\ncommands = ["reload"]\n').ready()
