@@ -313,7 +313,7 @@ class Daemon:
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
         broker = settings_of(config, self._reloader.loaded.sources)
-        self._alerts.configure(config.alerts)
+        self._alerts.configure(config.alerts_told)
         if updates:
             await self._update_for(config)
         self._requests.configure(config)

@@ -26,8 +26,9 @@ class Alarm:
     def __init__(self, config: Config, metrics: AlarmMetrics) -> None:
         """Raises `UserError` when a receiver cannot be used."""
         self._store = DurableStore(store_dir(config.store))
-        self._deliveries = Deliveries(config.alerts.receivers, metrics, self._store)
-        self.manager = AlertManager(config.alerts, metrics, self._deliveries, saved=self._store.saved)
+        alerts = config.alerts_told
+        self._deliveries = Deliveries(alerts.receivers, metrics, self._store)
+        self.manager = AlertManager(alerts, metrics, self._deliveries, saved=self._store.saved)
 
     def start(self, publisher: Publisher) -> None:
         """Begin to watch and to send; receivers of kind mqtt by this publisher."""

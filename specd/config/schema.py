@@ -7,7 +7,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from engine.api import DraftKind, Sharing
 from engine.skipset import SkipSet, read_skip_set
-from specd.config.alerts import AlertsSection
+from specd.config.alerts import AlertsSection, ReceiverSection
 from specd.config.canary import CanarySection
 from specd.config.drift import DriftSection
 from specd.config.mqtt import MqttSection
@@ -195,3 +195,12 @@ class Config(Section):
         if names and not self.mqtt.url:
             raise ValueError(f"alerts.receivers: {names[0]} is of kind mqtt: name a broker with mqtt.url")
         return self
+
+    @property
+    def alerts_told(self) -> AlertsSection:
+        """The alerts section, with the receiver that a broker brings along where none of its kind is configured."""
+        receivers = self.alerts.receivers
+        if not self.mqtt.url or any("mqtt" in {one.kind, one.name} for one in receivers):
+            return self.alerts
+        implied = ReceiverSection(name="mqtt", kind="mqtt")
+        return self.alerts.model_copy(update={"receivers": (*receivers, implied)})

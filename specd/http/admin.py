@@ -166,5 +166,6 @@ def admin_app(daemon: Daemon, alarm: Alarm, keys: Keys, allowed_host: Callable[[
     }
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]
+    routes.append(Route("/admin/v1/config", api.set, methods=["PATCH"]))
     app = application([*routes, *AlertsApi(alarm).routes()])
     return RefuseForeignPages(RequireKey(app, keys, "/admin"), allowed_host)

@@ -108,7 +108,7 @@ class Bridge:
     async def publish_alert(self, payload: bytes) -> None:
         """To the topic of alerts. Raises `NotPublishedError`; then nobody knows whether it was, so try again."""
         session = self._session
-        if session is None:
+        if session is None or not self._open.is_set():
             raise NotPublishedError(self._trouble or "no broker is connected")
         try:
             if not await session.alert(payload):
@@ -121,9 +121,9 @@ class Bridge:
         loop = asyncio.get_running_loop()
         while not self._closing:
             self._changed.clear()
-            self._trouble = None
             self._counts.connected = None if self._settings is None else False
             if self._settings is None:
+                self._trouble = None
                 await self._changed.wait()
                 continue
             begun = loop.time()
@@ -162,6 +162,7 @@ class Bridge:
 
     def _opened(self) -> None:
         self._open.set()
+        self._trouble = None
         self._counts.connected = True
         log.info("connected to the MQTT broker")
 

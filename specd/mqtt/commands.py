@@ -19,6 +19,7 @@ Act = Callable[[Arguments], Awaitable[dict[str, Any]]]
 Outcome = Literal["done", "refused", "failed"]
 
 _AT_ONCE: Final = 8
+_UNANSWERED: Final = 64
 _LONGEST_NAME: Final = 32
 
 
@@ -50,6 +51,9 @@ class Desk:
 
     def take(self, verb: str, message: Incoming, allowed: Collection[str]) -> None:
         """Carry it out, or refuse it, and have it answered."""
+        if len(self._tasks) >= _UNANSWERED:
+            log.warning("a command by MQTT is dropped without an answer: %d wait for one", len(self._tasks))
+            return
         why_not = self._refusal(verb, message, allowed)
         work = self._carry_out(verb, message) if why_not is None else self._refuse(verb, message, why_not)
         task = asyncio.ensure_future(work)

@@ -142,10 +142,10 @@ class Link:
 
 @contextlib.asynccontextmanager
 async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> AsyncIterator[Link]:
-    """Open a link. `will`: topic and payload of what the broker publishes, retained, if we vanish.
+    """Open a link. `will`: topic and payload of what is retained there once we have gone or vanished.
 
-    It does not publish it after a clean end. Raises `LinkError`. Cannot be cancelled before it has an answer: a thread
-    is at work in it.
+    The broker sees to that where we vanish; after a clean end it does not, so it is said here, however the end came.
+    Raises `LinkError`. Cannot be cancelled before it has an answer: a thread is at work in it.
     """
     section = settings.section
     client = aiomqtt.Client(
@@ -155,7 +155,9 @@ async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> 
         password=settings.password,
         identifier=settings.client_id,
         protocol=aiomqtt.ProtocolVersion.V5,
-        will=_will(*will, session),
+        will=aiomqtt.Will(
+            *will, _AT_LEAST_ONCE, retain=True, properties=_signed(PacketTypes.WILLMESSAGE, session)
+        ),
         timeout=section.timeout_seconds,
         keepalive=section.keepalive_seconds,
         max_queued_incoming_messages=_QUEUED,
@@ -165,7 +167,12 @@ async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> 
     try:
         with _losses("refused"):
             await client.__aenter__()
-        yield Link(client, session, section.timeout_seconds)
+        try:
+            yield Link(client, session, section.timeout_seconds)
+        finally:
+            last = _signed(PacketTypes.PUBLISH, session)
+            with contextlib.suppress(aiomqtt.MqttError):
+                await client.publish(*will, _AT_LEAST_ONCE, True, last, timeout=_MOMENT)
     finally:
         # A client that got no answer still holds its socket.
         client.timeout = _MOMENT
@@ -173,10 +180,10 @@ async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> 
             await client.__aexit__(None, None, None)
 
 
-def _will(topic: str, payload: bytes, session: str) -> aiomqtt.Will:
-    properties = _properties(PacketTypes.WILLMESSAGE)
+def _signed(packet: int, session: str) -> Properties:
+    properties: Properties = _properties(packet)
     properties.UserProperty = [(_SESSION, session)]
-    return aiomqtt.Will(topic, payload, _AT_LEAST_ONCE, retain=True, properties=properties)
+    return properties
 
 
 def _limits() -> Properties:

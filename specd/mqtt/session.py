@@ -1,4 +1,4 @@
-"""What is said over one connection, from `online` to `offline`."""
+"""What is said over one connection, between `online` and `offline`."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,6 @@ class Session:
             new = await self._tell_anew(None if due else told)
             if new is not told:
                 told, said_at = new, loop.time()
-        await self._say(self._topics.availability, OFFLINE)
 
     async def _tell_anew(self, told: Told | None) -> Told:
         """Say what is new since `told`, and everything where that is None; what has been told now."""

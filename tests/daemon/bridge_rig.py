@@ -28,6 +28,7 @@ class Rig:
 
     def __init__(self, section: MqttSection, acts: dict | None = None) -> None:
         self.now = told()
+        self.looks = 0
         self.counts = Counts()
         self.registry = CollectorRegistry()
         self.registry.register(self.counts)
@@ -35,10 +36,14 @@ class Rig:
         self._acts = acts or {}
         self.bridge = self.make(QUICK)
 
+    def _look(self) -> Told:
+        self.looks += 1
+        return self.now
+
     def make(self, patience: Patience, instance: str = "test") -> Bridge:
         return Bridge(
             read_settings(self.section, instance),
-            look=lambda: self.now,
+            look=self._look,
             acts=self._acts,
             counts=self.counts,
             patience=patience,
@@ -60,7 +65,7 @@ class Rig:
 @contextlib.asynccontextmanager
 async def bridged(broker: Mosquitto, acts: dict | None = None, **section: object) -> AsyncIterator[Rig]:
     """A bridge that is connected."""
-    rig = Rig(MqttSection(**{"url": broker.url, "node": "n1", "timeout_seconds": 2, **section}), acts)
+    rig = Rig(MqttSection(**{"url": broker.url, "node": "n1", **section}), acts)
     rig.bridge.start()
     try:
         await until(lambda: rig.connected)

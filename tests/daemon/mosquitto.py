@@ -18,7 +18,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.daemon.daemon_process import wait_until
+from tests.daemon.daemon_process import DEADLINE, wait_until
 
 # Debian keeps it where only root looks.
 PROGRAM = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
@@ -84,7 +84,7 @@ class Spy:
 
     async def until(self, condition: Callable[["Spy"], Any]) -> Any:
         """The first true value of the condition."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(DEADLINE):
             while not (value := condition(self)):  # noqa: ASYNC110 - what a broker delivers sets no event
                 await asyncio.sleep(0.005)
         return value

@@ -1,5 +1,6 @@
 """The daemon at a real mosquitto: what it tells, which commands it obeys, and what a reload changes of it."""
 
+import contextlib
 import json
 import signal
 
@@ -68,6 +69,34 @@ async def test_a_reload_by_command_is_that_of_the_admin_listener(daemons, broker
     assert (status["trigger"], status["result"]) == ("mqtt", "refused")
     assert daemon.metric('specd_mqtt_commands_total{command="reload",outcome="done"}') == 1
     assert daemon.metric('specd_mqtt_commands_total{command="reload",outcome="refused"}') == 1
+
+
+async def test_an_alert_waits_for_a_frozen_broker(daemons, tmp_path):
+    """Test that an alert that fires while the broker is stopped is told once it goes on, to the topic that a broker
+    in the config brings along; that a repetition has the same id; and that it is the one that the admin listener shows.
+    """
+    broker = Mosquitto(tmp_path)
+    broker.start()
+    rule = "[[alerts.rules]]\nbelow = 1.0\nfor_seconds = 0\nmin_examined = 1\n"
+    mqtt = f'[mqtt]\nurl = "{broker.url}"\nnode = "alarm"\ntimeout_seconds = 1\n'
+    with contextlib.closing(broker):
+        daemon = daemons.start(mqtt + rule).ready()
+        wait_until(lambda: daemon.status()["mqtt"]["connected"])
+        async with spying(broker) as spy:
+            broker.signal(signal.SIGSTOP)
+            body = {"prompt": "ab", "max_tokens": 8, "specd": {"k": 1, "class": "chat"}}
+            assert daemon.post("/v1/completions", body).status_code == 200
+            wait_until(lambda: daemon.status()["alerts"]["firing"])
+            wait_until(lambda: daemon.metric('specd_receiver_failing{receiver="mqtt"}') == 1)
+            broker.signal(signal.SIGCONT)
+            await spy.until(lambda spy: spy.at("specd/alarm/alerts"))
+            wait_until(lambda: daemon.metric('specd_receiver_outbox{receiver="mqtt"}') == 0)
+            told = [one for one in spy.at("specd/alarm/alerts") if one["labels"]["class"] == "chat"]
+            assert len({one["id"] for one in told}) == 1
+            shown = daemon.get("/admin/v1/alerts").json()["alerts"][0]
+            assert (told[0]["fingerprint"], told[0]["status"]) == (shown["fingerprint"], "firing")
+            assert daemon.metric('specd_webhook_deliveries_total{outcome="delivered",receiver="mqtt"}') == 1
+            await spy.until(lambda spy: spy.at("specd/alarm/state")[-1]["firing"])
 
 
 async def test_a_key_is_set_by_command(daemons, broker):
