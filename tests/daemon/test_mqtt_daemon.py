@@ -119,12 +119,12 @@ async def test_a_reload_moves_the_daemon_to_another_name(daemons, broker):
         daemon.config_file.write_text(daemon.config_file.read_text().replace('"old"', '"new"'))
         answer = await spy.ask("specd/old/cmd/reload")
         assert answer["ok"] is True
-        assert spy.at("specd/old/availability")[-1] == "offline"
+        await spy.until(lambda spy: spy.at("specd/old/availability")[-1] == "offline")
         await spy.until(lambda spy: spy.at("specd/new/availability") == ["online"])
         daemon.config_file.write_text(daemon.config_file.read_text().replace(broker.url, ""))
         daemon.signal(signal.SIGHUP)
         await spy.until(lambda spy: spy.at("specd/new/availability")[-1] == "offline")
-    assert daemon.status()["mqtt"]["broker"] is None
+    wait_until(lambda: daemon.status()["mqtt"]["broker"] is None)
 
 
 def test_a_password_that_cannot_be_read_is_the_users_mistake(daemons, tmp_path):

@@ -223,11 +223,11 @@ def test_what_a_fault_leaves_in_the_keys_of_a_head_reaches_nobody(
     engine.configure(PolicySettings(), structs.replace(engine._draft_settings, kinds=kinds))
 
     def poisoned(forward, batch, taps):
-        for store in head._memory._stores:
-            store[batch.slots] = float("nan")
+        for stack in head._memory._stacks:
+            stack[:, batch.slots] = float("nan")
         return run(forward, batch, taps) * float("nan")
 
     run = engine._runner.run
     monkeypatch.setattr(engine._runner, "run", poisoned)
     assert generate(engine, request("bad", PROMPT * 6))["bad"].finish == "error"
-    assert all(store.isfinite().all() for store in head._memory._stores)
+    assert all(stack.isfinite().all() for stack in head._memory._stacks)

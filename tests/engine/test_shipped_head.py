@@ -19,6 +19,7 @@ from engine.model.runner import Runner
 from engine.train import eagle3
 from engine.train.corpus import Vocabulary
 from engine.train.errors import TrainError
+from engine.train.job import Job
 from tests.tiny import VOCABULARY, make_model_dir
 
 CPU = torch.device("cpu")
@@ -35,8 +36,10 @@ def test_what_is_written_drafts_as_what_was_trained(tiny_dir: Path, tmp_path: Pa
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter)).copy_(parameter.bfloat16())
-    eagle3.write(trained, Vocabulary(kept, places), target, tmp_path / "head")
-    files = read_eagle(tmp_path / "head", Fit(64, VOCABULARY, 4))
+    out = tmp_path / "head"
+    job = Job(kind="eagle3", target=str(tiny_dir), name="org/tiny", prompts="builtin", out=str(out))
+    eagle3.write(trained, Vocabulary(kept, places), target, job)
+    files = read_eagle(out, Fit(64, VOCABULARY, 4))
     embedding = target.get_input_embeddings().weight.detach()
     loaded = EagleHead.of(files, Ends(embedding, target.lm_head), torch.float32)
     tokens, aux = torch.randint(VOCABULARY, (12,)), torch.randn(12, 192)
