@@ -174,11 +174,14 @@ class Line:
         """
         assert self._run is not None, "started first"
         info = asyncio.ensure_future(self.supervisor.engine_info())
-        await asyncio.wait({self._run, info}, return_when=asyncio.FIRST_COMPLETED)
-        if not info.done():
+        info.add_done_callback(lambda told: told.cancelled() or told.exception())  # seen, if nobody waits any more
+        try:
+            await asyncio.wait({self._run, info}, return_when=asyncio.FIRST_COMPLETED)
+            if not info.done():
+                self._run.result()
+            return info.result()
+        finally:
             info.cancel()
-            self._run.result()
-        return info.result()
 
     async def end(self, why: Refusal) -> None:
         """End what is in it, and the engine."""
