@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from specd.alerts.alarm import Alarm
+from specd.alerts.silences import Silence
 from specd.config.reload import redacted_dump
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
@@ -61,6 +62,10 @@ class View:
     async def set(self, values: Mapping[str, Any], trigger: Trigger = "admin") -> Reloaded:
         """Set keys until the next reload, by dotted name. Raises `UserError`."""
         return await self.run_set(trigger, values)
+
+    async def silence(self, silence: Silence) -> None:
+        """Tell nobody of some alerts for a time. Raises `UserError`."""
+        await self.alarm.silence(silence)
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""

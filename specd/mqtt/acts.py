@@ -1,11 +1,14 @@
 """The commands that can be carried out: the same calls as behind the admin listener."""
 
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from specd.alerts.silences import Silence
 from specd.errors import UserError
+from specd.http.alerts import SilenceBody, silence_json
 from specd.mqtt.commands import Act, Arguments
 from specd.reloading import Reloaded, Trigger
 from specd.target.updates import Outcome
@@ -25,6 +28,9 @@ class Asked(Protocol):
 
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises `UserError`."""
+
+    async def silence(self, silence: Silence) -> None:
+        """Tell nobody of some alerts for a time. Raises `UserError`."""
 
 
 class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,7 +62,13 @@ def acts_of(daemon: Asked) -> Mapping[str, Act]:
         change = daemon.roll_back() if wanted.rollback else daemon.update_target(wanted.path, wanted.revision)
         return {"result": "ok", **(await change).document()}
 
-    return {"reload": reload, "set": set_, "target": target}
+    async def silence(arguments: Arguments) -> dict[str, Any]:
+        now = time.time()
+        made = _read(arguments, SilenceBody).made(now)
+        await daemon.silence(made)
+        return silence_json(made, now)
+
+    return {"reload": reload, "set": set_, "target": target, "silence": silence}
 
 
 _Kind = TypeVar("_Kind")

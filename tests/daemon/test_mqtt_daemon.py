@@ -111,6 +111,18 @@ async def test_a_key_is_set_by_command(daemons, broker):
     assert daemon.get("/admin/v1/config").json()["set"] == ["policy.k_max"]
 
 
+async def test_alerts_are_silenced_by_command(daemons, broker):
+    """Test that a silence comes into force as one of the admin listener does, and one without matchers is refused."""
+    daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "quiet"\ncommands = ["silence"]\n').ready()
+    wait_until(lambda: daemon.status()["mqtt"]["connected"])
+    async with spying(broker) as spy:
+        answer = await spy.ask("specd/quiet/cmd/silence", {"matchers": ["class=chat"], "for": "2h"})
+        refused = await spy.ask("specd/quiet/cmd/silence", {"matchers": [], "for": "2h"})
+    assert (answer["ok"], refused["ok"]) == (True, False)
+    (silence,) = daemon.get("/admin/v1/silences").json()["silences"]
+    assert (silence["id"], silence["matchers"]) == (answer["id"], answer["matchers"])
+
+
 async def test_a_reload_moves_the_daemon_to_another_name(daemons, broker):
     """Test that [mqtt] is hot: the old name is offline, the new one online, and the asker gets its answer."""
     daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "old"\ncommands = ["reload"]\n').ready()
