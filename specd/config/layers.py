@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from specd.config.alerts import refused_when_set
 from specd.config.faults import faults
 from specd.config.paths import dotted, leaves
 from specd.config.schema import AdminSection, Config
@@ -71,13 +72,18 @@ class Loaded:
         return _load(self.sources)
 
     def with_values(self, values: Mapping[str, Any]) -> "Loaded":
-        """The same with other values on top, by dotted key. Reads no file. Raises `ConfigError`."""
+        """The same with other values on top, by dotted key. Reads no file. Raises `ConfigError`, also where a value is
+        allowed in the files alone.
+        """
         tree = merge(nested(tuple(key.split(".")), value) for key, value in values.items())
         pinned = (key for at, _ in leaves(tree) if (key := dotted(at)) in self.pinned)
         in_vain = tuple(f"{key} is pinned by {self.pinned[key]}: change that and restart" for key in pinned)
         if in_vain:
             raise ConfigError(in_vain)
-        return _made(self.sources, (*self.layers, Layer(SET, tree)), self.files)
+        made = _made(self.sources, (*self.layers, Layer(SET, tree)), self.files)
+        if refused := refused_when_set(made.config.alerts, self.config.alerts):
+            raise ConfigError(refused)
+        return made
 
 
 def load(

@@ -174,7 +174,9 @@ class Line:
         """
         assert self._run is not None, "started first"
         info = asyncio.ensure_future(self.supervisor.engine_info())
-        info.add_done_callback(lambda told: told.cancelled() or told.exception())  # seen, if nobody waits any more
+        info.add_done_callback(
+            lambda told: told.cancelled() or told.exception()
+        )  # seen, if nobody waits any more
         try:
             await asyncio.wait({self._run, info}, return_when=asyncio.FIRST_COMPLETED)
             if not info.done():

@@ -73,6 +73,17 @@ def test_a_pinned_key_cannot_be_set(main: Path, load_text: Load) -> None:
     assert found == ["policy.k_max is pinned by SPECD_POLICY__K_MAX: change that and restart"]
 
 
+def test_a_set_receiver_may_not_lead_where_only_this_host_can_go(main: Path, load_text: Load) -> None:
+    """Whoever sets keys of the running daemon is trusted less than its files, in which the same is allowed."""
+    inside = {"name": "inside", "kind": "webhook", "url": "http://10.0.0.1/hook"}
+    loaded = load_text()
+    found = faults(lambda: loaded.with_values({"alerts.receivers": [inside]}), main.parent)
+    assert len(found) == 1
+    assert "inside may lead to private addresses" in found[0]
+    allowed = loaded.with_values({"alerts.receivers": [{**inside, "private_addresses": False}]})
+    assert [receiver.name for receiver in allowed.config.alerts.receivers] == ["inside"]
+
+
 def test_pinned_keys_say_by_whom_and_what_they_hide(load_text: Load) -> None:
     """Test that what environment and flags set is listed as pinned, with the file's value beneath it."""
     loaded = load_text(
