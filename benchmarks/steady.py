@@ -12,7 +12,6 @@ from typing import Any, Final
 from benchmarks.contenders import encode
 from engine.api import Request, SamplingParams, StepReport
 from engine.core import Engine
-from policies.base import Policy
 from policies.controller import Controller
 from policies.settings import PolicySettings
 from specd.bench.prompts import Prompt, prompts
@@ -81,12 +80,6 @@ def asks(path: Path, found: Iterable[Prompt]) -> list[Ask]:
 def of_mix(path: Path, mix: str, number: int) -> list[Ask]:
     """The first so many prompts of a mix of `specd bench`."""
     return asks(path, islice(prompts(mix), number))
-
-
-def steady(engine: Engine, policy: Policy, batch: Sequence[Ask], tokens: int) -> Shown:
-    """All of the batch decode under the policy until they have `tokens` each, on average."""
-    with engine.lent(policy):
-        return together(decoding(engine, batch, tokens))
 
 
 def decoding(engine: Engine, batch: Sequence[Ask], tokens: int) -> Iterator[Shown]:

@@ -94,9 +94,9 @@ class Reader:
 
 
 def _nothing(requests: int) -> Columns:
-    nothing = np.zeros((1, requests), dtype=np.intp)
-    owed, own = np.zeros((1, requests)), np.zeros((1, requests), np.bool_)
-    return Columns(nothing, nothing + NO_ARM, nothing, nothing + 1, owed, nothing, own, trees=False)
+    k, arm, proposer, width, owed, slot = np.broadcast_to(_NO_OPTION, (len(_NO_OPTION), 1, requests))
+    own = np.zeros(k.shape, np.bool_)
+    return Columns(k, arm, proposer, width, owed.astype(np.float64), slot, own, trees=False)
 
 
 def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints) -> Ints:

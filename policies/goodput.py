@@ -160,7 +160,7 @@ def _limited(surplus: Floats, offers: Offers, prices: Prices, price: float) -> f
             continue
         if offers.held.any():
             together = np.maximum(together, _LEAST)
-        passes = prices.fixed[p] * (every > 0) + prices.level[p] * every
+        passes = prices.passes(p, every)
         limit = int((together.sum(axis=1) - price * passes).argmax())
         if limit < len(surplus) - 1:
             surplus[limit + 1 :, mine] = -np.inf
@@ -218,7 +218,7 @@ def _best_options(surplus: Floats, offers: Offers, prices: Prices, price: float)
     reached, every = surplus[-1], np.arange(len(surplus))
     costly = [p for p in np.flatnonzero(~prices.free).tolist() if (offers.proposer == p).any()]
     for p in costly * min(_SWEEPS, len(costly)):
-        passes = price * (prices.fixed[p] * (every > 0) + prices.level[p] * every)
+        passes = price * prices.passes(p, every)
         under = np.where(offers.proposer == p, surplus, reached)  # [K + 1, O, b]
         reached = under[int((_total(under) - passes).argmax())]
     best: Ints = np.where(offers.gains[0] > 0, reached, -np.inf).argmax(axis=0)

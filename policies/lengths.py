@@ -40,6 +40,11 @@ class Prices(NamedTuple):
         """[P] whether a proposer's passes cost nothing, so that nothing speaks against deep ones."""
         return (self.fixed <= 0) & (self.level <= 0)
 
+    def passes(self, p: int, levels: Ints) -> Floats:
+        """[n] seconds of what a proposer's drafts share in a step, the deepest of them of so many levels [n]."""
+        seconds: Floats = self.fixed[p] * (levels > 0) + self.level[p] * levels
+        return seconds
+
     def row(self, rows: int) -> float:
         """Seconds that a row more costs, about, where so many are drafted, or as many as can be."""
         rows = min(rows, len(self.step) - 1)

@@ -24,9 +24,8 @@ class Market:
     """Allocates for one engine, whose costs change slowly."""
 
     def __init__(self) -> None:
-        self._brought: dict[
-            int, tuple[float, float]
-        ] = {}  # (tokens, seconds) of the last steps, in plain ones
+        # By size of batch: (tokens, seconds) of the last steps, in plain ones.
+        self._brought: dict[int, tuple[float, float]] = {}
         self._last = 0.0, 0.0  # those of the last step's number of requests
         self._rows = 0.0  # drafted for a request in the last step
         self._steps = 0
@@ -39,13 +38,13 @@ class Market:
         price = self._price(requests, prices)
         quick = None if bound is not None or not price else self._quick(offers, prices, price)
         self._steps += 1
+        check = self._steps % CHECK_EVERY == 0
         found = quick
-        if quick is None or self._exactly or self._steps % CHECK_EVERY == 0:
+        if found is None or check or self._exactly:
             found = self._exact(offers, prices, bound)
-            if quick is not None and self._steps % CHECK_EVERY == 0:
-                ahead = (found.tokens - quick.tokens) - price * (found.seconds - quick.seconds)
-                self._exactly = ahead > _BETTER * quick.tokens
-        assert found is not None
+        if quick is not None and check:
+            ahead = (found.tokens - quick.tokens) - price * (found.seconds - quick.seconds)
+            self._exactly = ahead > _BETTER * quick.tokens
         self._learn(found, requests, prices)
         return found
 

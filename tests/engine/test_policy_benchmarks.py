@@ -14,7 +14,7 @@ from benchmarks.journal import Journal
 from benchmarks.policies_page import PolicyFigures
 from benchmarks.regret import Point
 from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, STATIC, Rivals, static
-from benchmarks.steady import Ask, Shown, started, steady
+from benchmarks.steady import Ask, Shown, started
 from engine.api import PhaseSeconds
 from specd.config.policy import PolicySection
 from tests.engine.conftest import MakeEngine
@@ -46,7 +46,7 @@ def test_as_many_decode_in_the_last_step_as_in_the_first(make_engine: MakeEngine
     """Test that each policy is shown over as many rounds as three running requests need, and leaves nothing behind."""
     rivals = Rivals(make_engine("ngram"))
     for name in (PLAIN, static(3), ADAPTIVE):
-        shown = steady(rivals.engine, rivals.policy(name), ASKS, 8)
+        shown = rivals.shown((name,), ASKS, 3, 8)[name]
         rounds = sum(shown.lengths.values())
         assert 24 <= shown.tokens < 24 + 3 * 9
         assert rounds % 3 == 0, "one of the three was missing in some step"
@@ -58,7 +58,7 @@ def test_as_many_decode_in_the_last_step_as_in_the_first(make_engine: MakeEngine
 def test_the_adaptive_policy_learns_from_its_own_rounds_alone(make_engine: MakeEngine) -> None:
     """Test that what a static k shows is unknown to the adaptive policy, and the other way round."""
     rivals = Rivals(make_engine("ngram"))
-    steady(rivals.engine, rivals.policy(static(4)), ASKS, 8)
+    rivals.shown((static(4),), ASKS, 3, 8)
     assert rivals.policy(ADAPTIVE).class_acceptance() == []
     assert [each.traffic_class for each in rivals.policy(static(2)).class_acceptance()]
 
