@@ -20,6 +20,7 @@ from specd.alerts.silences import Silence, Silences
 from specd.alerts.store import Changes, Saved
 from specd.alerts.telling import Muting, Notice, Told, firing_notices, resolved_notices
 from specd.config.alerts import AlertsSection
+from specd.tasks import ended
 from specd.telemetry.alarm import AlarmMetrics
 
 log: Final = logging.getLogger(__name__)
@@ -162,9 +163,7 @@ class AlertManager:
 
     async def aclose(self) -> None:
         """Stop ticking. The outbox goes on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await ended(self._task)
 
     def _restore(self, saved: Saved) -> None:
         self._lifecycle.restore(saved.alerts)

@@ -18,6 +18,7 @@ from policies.drift import Signal, Verdict, Watch
 from specd.alerts.finding import Finding
 from specd.alerts.signals import findings
 from specd.config.drift import DriftSection
+from specd.tasks import ended
 from specd.telemetry.families import gauges
 from specd.telemetry.finished import Finished
 from specd.threads import in_thread
@@ -98,9 +99,7 @@ class Drift(Collector):
 
     async def aclose(self) -> None:
         """Save what is new."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await ended(self._task)
         await self.save()
 
     async def save(self) -> None:

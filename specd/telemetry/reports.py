@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from policies.drift import Shown
 from specd.config.telemetry import TelemetrySection
+from specd.tasks import ended
 from specd.telemetry.families import counter
 from specd.telemetry.finished import Finished
 from specd.threads import in_thread
@@ -128,9 +129,7 @@ class Reports(Collector):
 
     async def aclose(self) -> None:
         """Write the rest."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await ended(self._task)
         await self.flush()
 
     async def flush(self) -> None:
