@@ -2,12 +2,14 @@
 
 Conditional acceptance by position and category, greedy and at temperature 0.7; tokens per round; trees against chains
 of as many tokens; what drafts of some shapes take; and the speed of one request under the default policy against plain
-decoding, by category and on each of eight prompts. Writes benchmarks/results/drafts.json and drafts.md.
+decoding, to the end of its answer, by category and on each of eight prompts. Writes benchmarks/results/drafts.json
+and drafts.md.
 """
 
 import argparse
-import statistics
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.contenders import Ours, encode
-from benchmarks.drafts_page import PLAIN, SHAPES, DraftFigures, Shape, Speeds, StepTime
+from benchmarks.drafts_page import PLAIN, SHAPES, DraftFigures, Shape, Speeds, StepTime, Written
 from benchmarks.paper import write
 from benchmarks.questions import CHAT, Question, by_category, eight, human_eval, spec_bench
 from benchmarks.shown import DEPTH, LONGEST, Shown
@@ -52,6 +54,8 @@ class Bench:
         self._prompts = dict(zip(every, encode(path, [question.text for question in every]), strict=True))
         settings = {"prefix_cache": False, "rows_beside_decodes": 0, "verification": "token"}
         self.ours = Ours(path, cache_dir() / "kernels", draft=draft, **settings)
+        self.grown: Counter[int] = Counter()
+        """Rounds of the default policy by the tokens of their trees; 0 where there was none."""
         self._progress = progress
 
     def acceptance(self, temperature: float) -> dict[str, Shown]:
@@ -93,20 +97,29 @@ class Bench:
         return {shape: StepTime.of(times) for shape, times in seen.items()}
 
     def speeds(self, questions: Sequence[Question]) -> Speeds:
-        """Tokens per second of one request at a time: medians, the two ways taking turns."""
+        """Of one request at a time, the two ways taking turns: what took the median time of each."""
         found = {}
         modes = {"plain": self.ours.plain, "policy": self.ours.adaptive}
         with self._bar("one request at a time") as step:
             for question in questions:
-                rates: dict[str, list[float]] = {mode: [] for mode in modes}
+                runs: dict[str, list[Written]] = {mode: [] for mode in modes}
                 for _ in range(self.args.repeats):
                     for mode, configure in modes.items():
                         configure()
-                        seconds = self.ours.seconds([self._prompts[question]], self.args.tokens)
-                        rates[mode].append(self.args.tokens / seconds)
-                found[question] = {mode: statistics.median(values) for mode, values in rates.items()}
+                        runs[mode].append(self._written(question, seen=mode == "policy"))
+                found[question] = {mode: Written.median(of) for mode, of in runs.items()}
                 step(1 / len(questions))
         return found
+
+    def _written(self, question: Question, *, seen: bool) -> Written:
+        """An answer, to its end. seen: count the trees."""
+        begin = time.perf_counter()
+        reports = self.ours.reports([self._prompts[question]], self.args.tokens, ignore_eos=False)
+        seconds = time.perf_counter() - begin
+        if seen:
+            rounds = (each for report in reports for each in report.rounds)
+            self.grown.update(each.drafted if each.drafted > each.k else 0 for each in rounds)
+        return Written(sum(len(output.tokens) for report in reports for output in report.outputs), seconds)
 
     def _shown(self, questions: Sequence[Question], temperature: float = 0.0) -> Shown:
         shown = Shown()
@@ -150,6 +163,7 @@ def main() -> int:
             steps=bench.step_times(),
             speeds=bench.speeds([*_some_of_each(bench.questions, 2), *bench.eight]),
             memory=bench.ours.engine.memory,
+            grown=bench.grown,
         )
     page = figures.page()
     Console().print("\n".join(page))

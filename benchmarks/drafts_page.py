@@ -11,8 +11,26 @@ from benchmarks.questions import CHAT, CODE, Question
 from benchmarks.shown import DEPTH, LONGEST, Shown
 from engine.api import PhaseSeconds
 
-Speeds = dict[Question, dict[str, float]]
-"""Tokens per second of one request at a time, by "plain" and "policy"."""
+
+class Written(NamedTuple):
+    """An answer, alone on the machine."""
+
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+    @classmethod
+    def median(cls, runs: Sequence[Self]) -> Self:
+        """The one with the median rate; of two in the middle the slower."""
+        return sorted(runs, key=lambda run: run.rate)[(len(runs) - 1) // 2]
+
+
+Speeds = dict[Question, dict[str, Written]]
+"""Of one request at a time, by "plain" and "policy"."""
 
 
 class Shape(NamedTuple):
@@ -62,6 +80,8 @@ class DraftFigures:
     steps: Mapping[Shape, StepTime]  # plain ones, and those with drafts of each of SHAPES
     speeds: Speeds
     memory: Mapping[str, int]
+    grown: Mapping[int, int]
+    """Rounds of the default policy by the tokens of their trees; 0 where there was none."""
 
     def claims(self) -> list[Claim]:
         """What the drafts must reach."""
@@ -70,19 +90,27 @@ class DraftFigures:
     def page(self) -> list[str]:
         """For people."""
         header = ["", *(f"{position}" for position in range(1, DEPTH + 1)), "tokens per round", "rounds"]
-        speeds = ["prompt", "kind", "plain", "policy", "speedup"]
-        rows = [[f"{n}", f"{a.per_round:.2f}", f"{b.per_round:.2f}"] for n, (a, b) in self.trees.items()]
+        speeds = ["prompt", "kind", "tokens", "plain", "policy", "speedup"]
+        rows = [
+            [f"{n}", f"{a.per_round:.2f}", f"{b.per_round:.2f}", f"{self._chosen(n):.1%}"]
+            for n, (a, b) in self.trees.items()
+        ]
         return [
             *section("", ["claim", "ours", "other", "ratio", "bound", ""], [c.cells for c in self.claims()]),
             *section(_words("greedy"), header, _acceptance_rows(self.greedy)),
             *section(_words("temperature 0.7"), header, _acceptance_rows(self.warm)),
             *section(
-                f"Tokens per round on chats, greedy, by tokens drafted, chains of at most {LONGEST}:",
-                ["tokens", "chain", "tree"],
+                f"Tokens per round on chats, greedy, by tokens drafted (chains of at most {LONGEST}), and in what share"
+                " of its rounds the default policy drafted a tree of that size, or one between it and the row above:",
+                ["tokens", "chain", "tree", "chosen"],
                 rows,
             ),
             *section(_TIMES, ["draft", "drafting", "each level", "verifying", "step"], self._time_rows()),
-            *section("Tokens per second, one request, default policy:", speeds, self._rows()),
+            *section(
+                "Tokens per second to the end of the answer, one request, default policy:",
+                speeds,
+                self._rows(),
+            ),
         ]
 
     def document(self) -> dict[str, Any]:
@@ -92,9 +120,11 @@ class DraftFigures:
             "temperature 0.7": {category: shown.document() for category, shown in self.warm.items()},
             "trees": {n: {"chain": a.document(), "tree": b.document()} for n, (a, b) in self.trees.items()},
             "step_milliseconds": {shape.name: time._asdict() for shape, time in self.steps.items()},
-            "tokens_per_second": {
-                q.name: {"category": q.category, **each} for q, each in self.speeds.items()
+            "answers": {
+                q.name: {"category": q.category, **{mode: run._asdict() for mode, run in each.items()}}
+                for q, each in self.speeds.items()
             },
+            "rounds_by_tokens_of_tree": dict(self.grown),
             "memory": dict(self.memory),
             "claims": [claim.document() for claim in self.claims()],
         }
@@ -118,19 +148,30 @@ class DraftFigures:
         yield self._speed("chat", CHAT, 1.5)
         yield self._speed("edit", ("edit",), 2.5)
         eight = [each for question, each in self.speeds.items() if question.category in _EIGHT]
-        worst = min(eight, key=lambda each: each["policy"] / each["plain"])
-        yield Claim("tokens/s, worst of the eight prompts", worst["policy"], worst["plain"], 0.98)
+        worst = min(eight, key=lambda each: each["policy"].rate / each["plain"].rate)
+        yield Claim("tokens/s, worst of the eight prompts", worst["policy"].rate, worst["plain"].rate, 0.98)
 
     def _trees(self) -> Iterator[Claim]:
+        """Of the sizes that the policy chooses."""
         for nodes, (chain, tree) in self.trees.items():
-            yield Claim(
-                f"tokens per round, tree against chain of {nodes}", tree.per_round, chain.per_round, 1.0
-            )
+            if self._chosen(nodes) > _SELDOM:
+                name = f"tokens per round, tree against chain of {nodes}"
+                yield Claim(name, tree.per_round, chain.per_round, 1.0)
+
+    def _chosen(self, nodes: int) -> float:
+        """Share of the default policy's rounds with a tree of that size, or of one down to the table's next smaller."""
+        below = max((n for n in self.trees if n < nodes), default=0)
+        return sum(self.grown.get(n, 0) for n in range(below + 1, nodes + 1)) / max(
+            sum(self.grown.values()), 1
+        )
 
     def _speed(self, name: str, categories: Sequence[str], bound: float) -> Claim:
-        """Of all their prompts, one after another: each writes as many tokens, so the mean is harmonic."""
+        """Of all their prompts, one after another."""
         mine = [each for question, each in self.speeds.items() if question.category in categories]
-        ours, other = (statistics.harmonic_mean(each[mode] for each in mine) for mode in ("policy", "plain"))
+        ours, other = (
+            sum(each[mode].tokens for each in mine) / sum(each[mode].seconds for each in mine)
+            for mode in ("policy", "plain")
+        )
         return Claim(f"tokens/s, one request, {name}", ours, other, bound)
 
     def _time_rows(self) -> list[list[str]]:
@@ -141,13 +182,21 @@ class DraftFigures:
         return [cells(*each) for each in self.steps.items()]
 
     def _rows(self) -> list[list[str]]:
-        return [
-            [q.name, q.category, f"{s['plain']:.0f}", f"{s['policy']:.0f}", f"{s['policy'] / s['plain']:.2f}"]
-            for q, s in self.speeds.items()
-        ]
+        def cells(plain: Written, policy: Written) -> tuple[str, ...]:
+            return (
+                f"{policy.tokens}",
+                f"{plain.rate:.0f}",
+                f"{policy.rate:.0f}",
+                f"{policy.rate / plain.rate:.2f}",
+            )
+
+        return [[q.name, q.category, *cells(s["plain"], s["policy"])] for q, s in self.speeds.items()]
 
 
 _TIMES = "Milliseconds of a step by the shape of its draft, one request, taking turns:"
+_SELDOM = (
+    0.002  # less often than this counts as not chosen: a text that ends leaves room for a small tree alone
+)
 _EIGHT = frozenset({"edit", "chat", "extract"})
 
 
