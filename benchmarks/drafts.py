@@ -32,7 +32,7 @@ from specd.models.resolve import resolve_target
 _RESULTS = Path(__file__).parent / "results"
 _TOGETHER = 8  # requests at a time where only acceptance is measured
 _BUDGETS = (
-    (4, 3),
+    (4, 2),
     (8, 4),
     (16, 5),
 )  # nodes, levels of the tree; the chain has as many tokens as the tree has nodes, or as many as it may have

@@ -152,11 +152,9 @@ class DraftFigures:
         yield Claim("tokens/s, worst of the eight prompts", worst["policy"].rate, worst["plain"].rate, 0.98)
 
     def _trees(self) -> Iterator[Claim]:
-        """Of the sizes that the policy chooses."""
         for nodes, (chain, tree) in self.trees.items():
-            if self._chosen(nodes) > _SELDOM:
-                name = f"tokens per round, tree against chain of {nodes}"
-                yield Claim(name, tree.per_round, chain.per_round, 1.0)
+            name = f"tokens per round, tree against chain of {nodes}"
+            yield Claim(name, tree.per_round, chain.per_round, 1.0)
 
     def _chosen(self, nodes: int) -> float:
         """Share of the default policy's rounds with a tree of that size, or of one down to the table's next smaller."""
@@ -194,9 +192,6 @@ class DraftFigures:
 
 
 _TIMES = "Milliseconds of a step by the shape of its draft, one request, taking turns:"
-_SELDOM = (
-    0.002  # less often than this counts as not chosen: a text that ends leaves room for a small tree alone
-)
 _EIGHT = frozenset({"edit", "chat", "extract"})
 
 
