@@ -23,6 +23,7 @@ from specd.banner import example
 from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.config.target import TargetSection
+from specd.dashboard.dashboard import Dashboard
 from specd.errors import UserError
 from specd.flights import Refusal
 from specd.heartbeat import EXTENSION, heartbeat
@@ -151,6 +152,7 @@ class Daemon:
             alarm=self._alerts.judge,
         )
         self._shown = self._view(served_name(config.model.target))
+        self._dashboard = Dashboard(self._shown)
         self._bridge = presence(loaded, self._shown, self._metrics)
 
     def startup(self, inference: Listener, admin: Listener) -> None:
@@ -168,8 +170,10 @@ class Daemon:
         app = inference_app(service, self._keys, self._unready, version=version(_DISTRIBUTION))
         self._open(inference, app)
         allowed = host_rule(self._config.admin.listen)
-        self._open(admin, admin_app(self._shown, self._alarm, self._admin_keys, allowed))
+        pages = self._dashboard.routes()
+        self._open(admin, admin_app(self._shown, self._alarm, pages, self._admin_keys, allowed))
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
+        self._spawn(self._dashboard.run())
         self._requests.start()
         self._bridge.start()
         self._alarm.start(self._bridge)
@@ -193,6 +197,7 @@ class Daemon:
             line.close(_CLOSING)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._lines.empty(), _LAST_WORDS)
+        self._dashboard.close()
         for server, _ in self._servers:
             server.should_exit = True
         await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)

@@ -132,6 +132,17 @@ class Ledger:
             found[one.proposer][one.k] += 1
         return {name: dict(sorted(counts.items())) for name, counts in found.items()}
 
+    def lengths_by_class(self) -> dict[str, dict[int, int]]:
+        """The same, by traffic class."""
+        found: dict[str, Counter[int]] = defaultdict(Counter)
+        for _, _, one in self._rounds:
+            found[one.traffic_class][one.k] += 1
+        return {name: dict(sorted(counts.items())) for name, counts in sorted(found.items())}
+
+    def reasons(self) -> dict[str, int]:
+        """Of the same rounds: how often each reason settled k, the most frequent one first."""
+        return dict(Counter(remembered.round.reason for remembered in self._rounds).most_common())
+
     def decisions(self, limit: int, request: str | None = None) -> Iterator[dict[str, Any]]:
         """The last rounds, newest first; of one request where it is named, all its texts."""
         wanted = (each for each in reversed(self._rounds) if request is None or _is_of(each.round, request))

@@ -55,6 +55,13 @@ class View:
         """Open alerts and those that ended lately."""
         return self.alarm.manager.snapshot()
 
+    def happened(self) -> list[dict[str, Any]]:
+        """What happened lately that may be why numbers changed, oldest first."""
+        return [
+            {"kind": event.kind, "text": event.text, "unix_time": event.at}
+            for event in self.alarm.manager.events.all()
+        ]
+
     async def reload(self, trigger: Trigger = "admin") -> Reloaded:
         """Read the config again. Raises `UserError`."""
         return await self.run_reload(trigger)
@@ -143,6 +150,8 @@ class View:
             "tokens_per_second": ledger.tokens_per_second(),
             "acceptance": ledger.acceptance_by_proposer(),
             "k": ledger.lengths(),
+            "k_by_class": ledger.lengths_by_class(),
+            "reasons": ledger.reasons(),
             "goodput": ledger.goodput.snapshot(),
         }
 

@@ -8,6 +8,7 @@ while read -r program package; do
     command -v "$program" >/dev/null 2>&1 || missing="$missing $package"
 done <<PROGRAMS
 mosquitto mosquitto
+chromium chromium
 prometheus-alertmanager prometheus-alertmanager
 openssl openssl
 promtool prometheus

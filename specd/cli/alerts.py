@@ -9,6 +9,7 @@ from typing import Any, Final
 from specd.alerts.silences import new_silence, parse_duration
 from specd.cli.admin import Answer, add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.waiting import waiting
 from specd.errors import UserError
 
 _PATIENCE: Final = 10.0
@@ -87,12 +88,13 @@ def _show(args: Arguments) -> int:
 
 def _try(args: Arguments) -> int:
     """Exit 1 where a receiver has not taken it."""
-    answer = connect(args).request(
-        "POST",
-        "/admin/v1/alerts/test",
-        seconds=args.wait + _PATIENCE,
-        body={"wait_seconds": args.wait},
-    )
+    with waiting("a test is on its way to every receiver"):
+        answer = connect(args).request(
+            "POST",
+            "/admin/v1/alerts/test",
+            seconds=args.wait + _PATIENCE,
+            body={"wait_seconds": args.wait},
+        )
     outcomes: dict[str, str] = _good(answer)["receivers"]
     if not outcomes:
         raise UserError("no receiver is configured: add [[alerts.receivers]] to the config, and reload")

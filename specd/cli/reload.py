@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from specd.cli.admin import add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.waiting import waiting
 from specd.config.reload import Change
 from specd.config.section import Reload
 from specd.errors import DaemonError, UserError
@@ -33,7 +34,10 @@ it has on any fault. A refusal exits 2 and says why.""",
 def run(args: Arguments) -> int:
     """Ask, and tell the outcome."""
     try:
-        answer = connect(args).request("POST", "/admin/v1/reload", seconds=_WAIT if args.wait else _PATIENCE)
+        with waiting("the daemon reads its config"):
+            answer = connect(args).request(
+                "POST", "/admin/v1/reload", seconds=_WAIT if args.wait else _PATIENCE
+            )
     except TimeoutError:
         return _still_busy(waited=args.wait)
     if answer.status in {409, 422}:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from specd.cli.admin import add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.cli.status import table
+from specd.cli.waiting import waiting
 from specd.errors import UserError
 
 _REFUSALS: Final = frozenset({400, 409, 422})
@@ -77,7 +78,8 @@ def _canary(args: Arguments) -> int:
 
 def _change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> int:
     """However long it takes: a large model loads for minutes, and the daemon goes on if we are ended."""
-    answer = connect(args).request("POST", path, seconds=None, body=body)
+    with waiting("the daemon is at it: `specd target show` tells what it does"):
+        answer = connect(args).request("POST", path, seconds=None, body=body)
     if answer.status in _REFUSALS:
         raise UserError(answer.message)
     changed = "{text}: target {target_revision}, draft {draft_revision}, after {seconds:.1f} s"

@@ -4,12 +4,13 @@ import time
 from argparse import ArgumentTypeError
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from specd.cli.admin import Admin, add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.shown import BAD
 from specd.cli.top_screen import screen
 from specd.errors import DaemonError, UserError
 
@@ -38,33 +39,40 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Arguments) -> int:
     """Ask and show until Ctrl-C."""
-    admin, console = connect(args), Console()
+    admin, console = connect(args), Console(highlight=False)
     if args.once or not console.is_terminal:
-        print(_look(admin))
+        console.print(*_look(admin), sep="\n", soft_wrap=True)
         return 0
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(Text(_look_again(admin)), refresh=True)
+                live.update(_cut(_look_again(admin)), refresh=True)
                 time.sleep(args.every)
         except KeyboardInterrupt:
             return 0
 
 
-def _look_again(admin: Admin) -> str:
+def _cut(lines: list[Text]) -> Group:
+    """What is longer than the terminal is wide ends in an ellipsis: a line more would push another off the screen."""
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
+
+
+def _look_again(admin: Admin) -> list[Text]:
     """A daemon that is started anew comes back to the screen."""
     try:
         return _look(admin)
     except (UserError, DaemonError) as fault:
-        return str(fault)
+        return [Text(str(fault), BAD)]
 
 
-def _look(admin: Admin) -> str:
+def _look(admin: Admin) -> list[Text]:
     """One screen. Raises `UserError` and `DaemonError`."""
     status = admin.look("/admin/v1/status")
     decisions = admin.look(f"/admin/v1/decisions?limit={_LOOKED_AT}")["decisions"]
     telling = [each for each in decisions if each["alternatives"]]
-    return "\n".join(screen(status, (telling or decisions)[:_SHOWN]))
+    return list(screen(status, (telling or decisions)[:_SHOWN]))
 
 
 def _seconds(text: str) -> float:

@@ -1,6 +1,6 @@
-"""The admin listener: metrics, state, reload, and the target."""
+"""The admin listener: metrics, state, reload, the target, and the dashboard."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -148,8 +148,14 @@ async def _changed(change: Awaitable[Outcome]) -> Response:
     return json_response({"result": "ok", **outcome.document()})
 
 
-def admin_app(daemon: Daemon, alarm: Alarm, keys: Keys, allowed_host: Callable[[str], bool]) -> ASGIApp:
-    """Keys are asked for under /admin; metrics are open to whoever reaches the listener."""
+def admin_app(
+    daemon: Daemon,
+    alarm: Alarm,
+    dashboard: Sequence[Route],
+    keys: Keys,
+    allowed_host: Callable[[str], bool],
+) -> ASGIApp:
+    """Keys are asked for under /admin; metrics and the page itself are open to whoever reaches the listener."""
     api = AdminApi(daemon)
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/metrics": api.metrics,
@@ -167,5 +173,5 @@ def admin_app(daemon: Daemon, alarm: Alarm, keys: Keys, allowed_host: Callable[[
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]
     routes.append(Route("/admin/v1/config", api.set, methods=["PATCH"]))
-    app = application([*routes, *AlertsApi(alarm).routes()])
+    app = application([*routes, *AlertsApi(alarm).routes(), *dashboard])
     return RefuseForeignPages(RequireKey(app, keys, "/admin"), allowed_host)

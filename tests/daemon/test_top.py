@@ -81,13 +81,13 @@ def test_a_decision_has_its_alternatives():
     ]
 
 
-def test_a_screen():
-    """Test that every part of the screen is there, in lines that can be read in a log as well."""
-    status = {
+def a_status(**other):
+    """Of a daemon at work, but for `other`."""
+    return {
         "version": "1",
         "uptime_seconds": 3723.4,
         "unready_because": None,
-        "engine": {"state": "ready"},
+        "engine": {"state": "ready", "restarts": 1, "last_death": "killed: SIGKILL"},
         "model": {"name": "demo", "target_revision": "t1", "draft_revision": None},
         "load": {"state": "shrunk", "running": 3, "waiting": 1, "admitted": 4},
         "kv": {"free": 75, "used": 20, "cached": 5},
@@ -97,9 +97,25 @@ def test_a_screen():
             "tokens_per_second": 181.25,
             "acceptance": {"chat": {"ngram": 0.75, "eagle": 0.4}, "code": {}},
             "k": {"none": {"0": 6}, "ngram": {"8": 1}, "eagle": {"2": 3}},
+            "reasons": {"acceptance": 2, "load_cap": 8},
             "goodput": [{"running": "1", "drafting": 120.5, "plain": None}],
         },
-    }
+        "drift": [a_stratum("code", 0.5, 0.4, score=0.125), a_stratum("chat", 0.61, 0.4, wrong=["step"])],
+        "mqtt": {"broker": None, "node": None, "connected": False, "denied_topics": [], "trouble": None},
+        "config": {
+            "hash": "cafe",
+            "last_reload": {"trigger": "SIGHUP", "unix_time": 0.0, "result": "ok", "error": None},
+        },
+    } | other
+
+
+def a_stratum(name, baseline, now, *, score=None, wrong=()):
+    of = {"traffic_class": name, "temperature": "greedy", "proposer": "ngram", "by_chance": False}
+    return of | {"requests": 40, "baseline": baseline, "now": now, "score": score, "wrong": wrong}
+
+
+def test_a_screen():
+    """Test that every part of the screen is there, in lines that can be read in a log as well."""
     decisions = [
         {
             "request": "r-1",
@@ -110,10 +126,12 @@ def test_a_screen():
         },
         {"request": "r-2", "class": "code", "proposer": "none", "k": 0, "text": "load off: 13 running > 12"},
     ]
-    assert list(screen(status, decisions)) == [
-        "specd 1   demo   target t1   draft -   up 1:02:03",
-        "ready",
-        "running 3   waiting 1   load shrunk   KV 20% used   181.2 tokens/s   alerts 1",
+    assert [line.plain for line in screen(a_status(), decisions)] == [
+        "specd 1   demo   up 1:02:03",
+        "serving",
+        "target t1   draft -",
+        "running 3   waiting 1   load shrunk   KV 20% used   181.2 tokens/s",
+        "alerts 1 firing, 0 pending",
         "",
         "k of the last 10 rounds",
         "   0  ████████████████████████████████  60%",
@@ -124,6 +142,10 @@ def test_a_screen():
         "acceptance    all   eagle   ngram",
         "chat         0.50    0.40    0.75",
         "code            -       -       -",
+        "",
+        "against baseline  by     sampling   now  before  requests  evidence",
+        "chat              ngram  greedy    0.40    0.61        40      step",
+        "code              ngram  greedy    0.40    0.50        40       12%",
         "",
         "tokens/s of steps, by requests that decode   drafting   plain",
         "1                                               120.5       -",
@@ -136,18 +158,15 @@ def test_a_screen():
 
 def test_a_screen_before_anything_ran():
     """Test that a daemon that still loads has a screen that says so."""
-    status = {
-        "version": "1",
-        "uptime_seconds": 0.2,
-        "unready_because": "the engine is loading",
-        "engine": {"state": "loading"},
-        "model": {"name": "demo", "target_revision": None, "draft_revision": None},
-        "load": {"state": "full", "running": 0, "waiting": 0, "admitted": 0},
-        "kv": None,
-        "acceptance": {},
-        "alerts": {"pending": 0, "firing": 0},
-        "drafts": {"tokens_per_second": 0.0, "acceptance": {}, "k": {}, "goodput": []},
-    }
-    lines = list(screen(status, []))
+    status = a_status(
+        unready_because="the engine is loading",
+        kv=None,
+        acceptance={},
+        alerts={"pending": 0, "firing": 0},
+        drift=[],
+        drafts={"tokens_per_second": 0.0, "acceptance": {}, "k": {}, "goodput": []},
+    )
+    lines = [line.plain for line in screen(status, [])]
     assert "the engine is loading" in lines
     assert "no rounds yet" in lines
+    assert "alerts none" in lines
