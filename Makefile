@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo '  ARGS="..." is passed on by run, test and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
+	@echo '  ARGS="..." is passed on by run, test, demo and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
 
 run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
 	@$(VENV)/bin/specd models fetch demo
@@ -63,8 +63,10 @@ bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measu
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.gpu $(ARGS)
 
-demo:  ## a load ramp and a target update, watched
-	@echo 'make demo: not built yet in this version; "make run" serves, "specd bench" makes load.' >&2; exit 2
+demo: $(VENV)/.dev  ## a load ramp and an update that ruins a draft: what controller and alarm do; three minutes
+	@$(VENV)/bin/specd models fetch demo
+	@mkdir -p state
+	@$(VENV)/bin/specd demo --plot state/demo.png $(ARGS)
 
 clean:  ## remove what make and the tools wrote here; the model cache stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

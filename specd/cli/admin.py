@@ -72,6 +72,16 @@ class Admin:
             ) from None
         return self._checked(response)
 
+    def client(self) -> httpx2.AsyncClient:
+        """For whoever has many calls to make, however long each takes, and closes it in the end."""
+        socket, base = _endpoint(self._listen)
+        return httpx2.AsyncClient(
+            transport=httpx2.AsyncHTTPTransport(uds=socket),
+            base_url=base,
+            headers=self._headers,
+            timeout=None,
+        )
+
     def _checked(self, response: httpx2.Response) -> Answer:
         if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
             raise UserError(

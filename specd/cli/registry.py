@@ -43,6 +43,9 @@ COMMANDS: Final = {
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),
     "bench": Command("measure any OpenAI-compatible server under load", "specd.bench.cli"),
+    "demo": Command(
+        "a load ramp and a ruinous update, watched: the whole of specd in minutes", "specd.demo.cli"
+    ),
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
     "replay": Command("put recorded requests before drift detectors and alert rules", "specd.cli.replay"),
     "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),

@@ -1,0 +1,156 @@
+"""The demo on a terminal: a screen that moves, or lines where nobody looks at one."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from specd.demo.looks import Look
+from specd.demo.story import Phase, Screen, Told, Tone
+from specd.tables import figures
+
+_STYLES: Final[dict[Tone, str]] = {"plain": "", "good": "green", "bad": "red"}
+_LOADS: Final = {"full": "green", "shrunk": "yellow", "off": "red"}
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_CHART_FROM: Final = 34
+"""Characters of a line that are not the chart."""
+
+
+class Lines:
+    """A line for each thing that happens."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._act = 0
+
+    def act(self, title: str) -> None:
+        """See Screen."""
+        self._act += 1
+        self._console.print(
+            f"\n{self._act}. {title}", style="bold", highlight=False, markup=False, soft_wrap=True
+        )
+
+    def say(self, at: float, text: str, tone: Tone = "plain") -> None:
+        """See Screen."""
+        self._console.print(_note(at, text, tone), soft_wrap=True)
+
+    def look(self, look: Look) -> None:
+        """Nothing happened."""
+
+
+class Moving(Lines):
+    """The same lines, and below them how things stand."""
+
+    def __init__(self, console: Console, live: Live) -> None:
+        super().__init__(console)
+        self._live = live
+        self._looks: list[Look] = []
+
+    def look(self, look: Look) -> None:
+        """See Screen."""
+        self._looks.append(look)
+        self._live.update(_panel(self._looks, self._console.width), refresh=True)
+
+
+@contextmanager
+def screen(console: Console) -> Iterator[Screen]:
+    """What suits the console."""
+    if not console.is_terminal:
+        yield Lines(console)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield Moving(console, live)
+
+
+def summary(told: Told) -> Iterator[RenderableType]:
+    """What came of it."""
+    yield Rule("the load ramp", style="dim")
+    yield _table(told.phases)
+    yield Rule("the alarm", style="dim")
+    yield from (Text(line) for line in _alarm(told))
+    yield Text(f"{told.answers} chats were answered meanwhile, {told.failures} of them with an error.")
+
+
+def _table(phases: Sequence[Phase]) -> Table:
+    names = sorted({name for phase in phases for name in phase.acceptance})
+    header = ("clients", "load", "k", "tokens/s", *(f"{name}\naccepted" for name in names))
+    return figures(header, (_cells(phase, names) for phase in phases), named=False)
+
+
+def _cells(phase: Phase, names: Sequence[str]) -> list[str]:
+    rates = (phase.acceptance.get(name) for name in names)
+    return [
+        str(phase.clients),
+        phase.load,
+        _number(phase.k, ".1f"),
+        f"{phase.tokens_per_second:.0f}",
+        *(_number(rate, ".2f") for rate in rates),
+    ]
+
+
+def _alarm(told: Told) -> Iterator[str]:
+    update, rollback = told.when("update"), told.when("rollback")
+    alike, words = told.same_words
+    yield f"The update changed {words - alike} of {words} words of an answer, and ruined the draft."
+    for what, event, since in (
+        ("An alert fired", "firing", update),
+        ("Its webhook came", "firing delivered", update),
+        ("Rolled back, it was over", "resolved", rollback),
+        ("The notice of that came", "resolved delivered", rollback),
+    ):
+        yield f"{what} {_after(told.when(event), since)}."
+
+
+def _after(at: float | None, event: float | None) -> str:
+    if at is None or event is None:
+        return "not while the demo looked"
+    return f"{at - event:.1f} s later" if at > event else f"{event - at:.1f} s before the answer"
+
+
+def _note(at: float, text: str, tone: Tone) -> Text:
+    return Text.assemble((f"{at:6.1f} s  ", "dim"), (text, _STYLES[tone]))
+
+
+def _panel(looks: Sequence[Look], width: int) -> Panel:
+    room = max(width - _CHART_FROM, 8)
+    now, acceptance = looks[-1], _names(looks)
+    rows = Table.grid(padding=(0, 1))
+    for name, values, shown in (
+        ("running", [look.running for look in looks], f"{now.running}"),
+        ("k", [look.k for look in looks], _number(now.k, ".1f")),
+        ("tokens/s", [look.tokens_per_second for look in looks], f"{now.tokens_per_second:.0f}"),
+        *(
+            (
+                f"{name} accepted",
+                [look.acceptance.get(name) for look in looks],
+                _number(now.acceptance.get(name), ".2f"),
+            )
+            for name in acceptance
+        ),
+    ):
+        rows.add_row(f"{name:<16}", f"{shown:>6}", spark(values, room))
+    load = Text.assemble("load ", (now.load, _LOADS.get(now.load, "")))
+    return Panel(Group(load, rows), title=f"{now.at:.0f} s", title_align="left", border_style="dim")
+
+
+def _names(looks: Sequence[Look]) -> list[str]:
+    return sorted({name for look in looks for name in look.acceptance})
+
+
+def spark(values: Sequence[float | None], room: int) -> str:
+    """The last values as blocks, the highest ever seen as a whole one; a space where there is none."""
+    most = max((value for value in values if value is not None), default=0.0) or 1.0
+    steps = len(_BLOCKS) - 2
+    return "".join(
+        " " if value is None else _BLOCKS[1 + round(steps * value / most)] for value in values[-room:]
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
