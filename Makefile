@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-gpu demo clean
+.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-gpu demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ demo: $(VENV)/.dev  ## a load ramp and an update that ruins a draft: what contro
 	@$(VENV)/bin/specd models fetch demo
 	@mkdir -p state
 	@$(VENV)/bin/specd demo --plot state/demo.png $(ARGS)
+
+pictures: $(VENV)/.dev  ## draw the plots of docs/policies.md anew
+	$(PY) -m benchmarks.pictures
 
 clean:  ## remove what make and the tools wrote here; the model cache stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -51,6 +51,7 @@ from specd.target.updates import TargetUpdates
 from specd.target.watch import watch
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.requests import RequestWatch
+from specd.telemetry.tracing import tracing
 from specd.view import View
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Daemon:
         notifier: Notifier,
         say: Callable[[str], None],
     ) -> None:
-        """Raises `UserError` when a file of keys or a receiver cannot be used."""
+        """Raises `UserError` when a file of keys or of headers, or a receiver, cannot be used."""
         config = loaded.config
         self._started = time.monotonic()
         self._notifier = notifier
@@ -135,6 +136,7 @@ class Daemon:
         )
         self._keys = Keys(config.server.api_keys_file, "server.api_keys_file")
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
+        self._tracing = tracing(config.tracing, version(_DISTRIBUTION))
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
         self._engine_command = engine_command
         self._lines = Lines(
@@ -167,7 +169,9 @@ class Daemon:
             config=lambda: self._config,
             classes=ClassNames(),
         )
-        app = inference_app(service, self._keys, self._unready, version=version(_DISTRIBUTION))
+        app = inference_app(
+            service, self._keys, self._unready, version=version(_DISTRIBUTION), tracing=self._tracing
+        )
         self._open(inference, app)
         allowed = host_rule(self._config.admin.listen)
         pages = self._dashboard.routes()
@@ -208,6 +212,8 @@ class Daemon:
         grace = 0 if self._hurry.is_set() else _LAST_WORDS
         await self._alarm.aclose(grace)
         await self._requests.aclose()
+        if self._tracing is not None:
+            await self._tracing.aclose()
         await self._bridge.aclose(grace)
         if self._fault is not None:
             raise self._fault

@@ -78,6 +78,50 @@ def test_dead_links_are_found(tmp_path):
     ]
 
 
+PACKAGES = ("policies", "engine", "specd")
+NAME = r"[\w-]+(?:\.(?:py|md)\b|/(?=[\s,.;):]|$))"
+MAPPED = re.compile(rf"(?P<begin> *)(?P<names>(?:{NAME} ?)*)(?P<told>.*)")
+SOURCE = re.compile(r"`([\w./*-]+\.(?:py|cpp|h|md|yml))`")
+
+
+def parts():
+    """What the map of ARCHITECTURE.md names: (top-level directory, name, whether it stands directly in it)."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    top = ""
+    for line in text.partition("```\n")[2].partition("```")[0].splitlines():
+        mapped = MAPPED.match(line)
+        if not mapped["begin"] and mapped["names"]:
+            top = mapped["names"].strip()
+            yield top, "", True
+        else:
+            yield from ((top, name, len(mapped["begin"]) == 2) for name in mapped["names"].split())
+        yield from ((top, name, False) for name in re.findall(rf"\b{NAME}", mapped["told"]))
+
+
+def test_the_map_names_what_there_is():
+    """Test that each file and directory in the map of ARCHITECTURE.md is there, and each package is on the map."""
+    named = set(parts())
+    assert [
+        f"{top}{name}"
+        for top, name, here in sorted(named)
+        if not ((ROOT / top / name).exists() if here else any((ROOT / top).rglob(name)))
+    ] == []
+    packages = {
+        (f"{top}/", f"{init.parent.name}/") for top in PACKAGES for init in (ROOT / top).glob("*/__init__.py")
+    }
+    assert sorted(packages - {(top, name) for top, name, _ in named}) == []
+
+
+def test_the_architecture_speaks_of_files_that_there_are():
+    """Test that each source file that is named anywhere in ARCHITECTURE.md is there."""
+    names = set(SOURCE.findall((ROOT / "ARCHITECTURE.md").read_text("utf-8")))
+
+    def there(name):
+        return any(ROOT.glob(name)) or any(any((ROOT / top).glob(f"**/{name}")) for top in PACKAGES)
+
+    assert [name for name in sorted(names) if not there(name)] == []
+
+
 def rows(page, columns):
     """The first columns of every table row whose first cell is a name in backticks."""
     text = (ROOT / page).read_text("utf-8")

@@ -24,9 +24,10 @@ def locked(*files):
     [
         (PROJECT["dependencies"], ["run.txt"]),
         (PROJECT["optional-dependencies"]["plot"], ["run.txt", "dev.txt"]),
+        (PROJECT["optional-dependencies"]["tracing"], ["run.txt", "dev.txt"]),
         (DEV, ["run.txt", "dev.txt"]),
     ],
-    ids=["run", "plot", "dev"],
+    ids=["run", "plot", "tracing", "dev"],
 )
 def test_lock_satisfies_the_project(wanted, files):
     """Test that everything that the project asks for is pinned, to a version that it allows."""

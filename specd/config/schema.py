@@ -16,6 +16,7 @@ from specd.config.section import Section, hot, restart
 from specd.config.store import StoreSection
 from specd.config.target import TargetSection
 from specd.config.telemetry import TelemetrySection
+from specd.config.tracing import TracingSection
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -187,6 +188,7 @@ class Config(Section):
     alerts: AlertsSection = AlertsSection()
     mqtt: MqttSection = MqttSection()
     telemetry: TelemetrySection = TelemetrySection()
+    tracing: TracingSection = TracingSection()
     store: StoreSection = StoreSection()
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlette.types import Send
 
-from engine.api import Output, Request
+from engine.api import Output, Request, RequestReport
 from specd.flights import Flight, UnservedError
 from specd.http import shapes
 from specd.http.asgi import fault, json_response
@@ -56,6 +56,18 @@ class Answer:
         self._logprobs = [self._formatter() for _ in self._choices]
         self._early: list[Output] = []
         self._prompt_scored: list[Scored] = []
+        self.failure = ""
+        """The code of the error that a stream ended with."""
+
+    @property
+    def reports(self) -> list[RequestReport]:
+        """Of the texts that have ended."""
+        return [choice.report for choice in self._choices if choice.report is not None]
+
+    @property
+    def finishes(self) -> list[str]:
+        """Why they ended."""
+        return [choice.finish for choice in self._choices if choice.finish is not None]
 
     def _choice(self, index: int) -> Choice:
         asked = self._asked
@@ -92,8 +104,10 @@ class Answer:
             await self._send_all(events)
             await events.done()
         except UnservedError as unserved:
+            self.failure = unserved.refusal.code
             await events.event(from_refusal(unserved.refusal).body())
         except Exception as error:  # the status is sent: an event is all that is left to tell
+            self.failure = "internal_error"
             log.exception("request %s failed", self._asked.request.id)
             await events.event(fault(error).body())
         await events.close()

@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,12 +18,22 @@ from specd.http.generate import GenerateEndpoint, Service
 from specd.http.guard import Keys, RequireKey
 from specd.http.openapi import document
 from specd.http.shapes import ChatShape, CompletionShape
+from specd.http.traced import Traced
+from specd.telemetry.tracing import Tracing
+
+_CHAT: Final = "/v1/chat/completions"
+_COMPLETIONS: Final = "/v1/completions"
 
 
 def inference_app(
-    service: Service, keys: Keys, unready: Callable[[], str | None], *, version: str
+    service: Service,
+    keys: Keys,
+    unready: Callable[[], str | None],
+    *,
+    version: str,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
-    """`unready` says why no request would be served now, None when it would be."""
+    """unready: says why no request would be served now, None when it would be. tracing: None for none."""
     created = int(time.time())
 
     def models(_: Request) -> Response:
@@ -44,15 +54,16 @@ def inference_app(
     chat = GenerateEndpoint(service, ChatBody, encode_chat, ChatShape())
     app = application(
         [
-            _post("/v1/completions", completion, service),
-            _post("/v1/chat/completions", chat, service),
+            _post(_COMPLETIONS, completion, service),
+            _post(_CHAT, chat, service),
             Route("/v1/models", _on_loop(models)),
             Route("/health", _on_loop(lambda _: json_response({"status": "alive"}))),
             Route("/ready", _on_loop(ready)),
             Route("/openapi.json", _on_loop(lambda _: json_response(described()))),
         ]
     )
-    return RequireKey(app, keys, "/v1/")
+    guarded = RequireKey(app, keys, "/v1/")
+    return guarded if tracing is None else Traced(guarded, tracing, {_CHAT, _COMPLETIONS})
 
 
 def _post(path: str, endpoint: GenerateEndpoint[Any], service: Service) -> Route:

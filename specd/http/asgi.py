@@ -149,7 +149,7 @@ class JsonPost:
     """An endpoint that takes a body and answers through `send`; it is cancelled when the client leaves."""
 
     def __init__(
-        self, handle: Callable[[bytes, Send], Coroutine[Any, Any, None]], *, limit: Callable[[], int]
+        self, handle: Callable[[bytes, Send, Scope], Coroutine[Any, Any, None]], *, limit: Callable[[], int]
     ) -> None:
         self._handle = handle
         self._limit = limit
@@ -160,4 +160,4 @@ class JsonPost:
             body = await read_body(scope, receive, self._limit())
         except ClientGoneError:
             return
-        await until_disconnect(receive, self._handle(body, send))
+        await until_disconnect(receive, self._handle(body, send, scope))

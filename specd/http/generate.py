@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from engine.api import Request
 from specd.config.schema import Config
@@ -20,8 +20,11 @@ from specd.http.params import check_tokens, sampling, token_limit
 from specd.http.parse import AnyBody, parse
 from specd.http.prompt import PromptEncoder
 from specd.http.sse import PING_SECONDS
+from specd.http.traced import span_of
 from specd.serving import ServedModel
 from specd.supervisor import Supervisor
+from specd.telemetry import tracing
+from specd.telemetry.tracing import Span
 
 
 class Line(Protocol):
@@ -61,18 +64,22 @@ class GenerateEndpoint(Generic[AnyBody]):
         self._encode = encode
         self._shape = shape
 
-    async def handle(self, raw: bytes, send: Send) -> None:
+    async def handle(self, raw: bytes, send: Send, scope: Scope) -> None:
         """Answer one request. Raises `ApiError` or `UnservedError` as long as nothing was sent."""
         body = parse(self._kind, raw)
         self._check_model(body)
-        while not await self._answered(body, await self._service.enter(), send):
+        span = span_of(scope)
+        while not await self._answered(body, await self._service.enter(), send, span):
             """It was recalled before anything was sent: anew, where requests go now."""
 
-    async def _answered(self, body: AnyBody, line: Line, send: Send) -> bool:
+    async def _answered(self, body: AnyBody, line: Line, send: Send, span: Span) -> bool:
         """False where nothing was sent and the request is to begin anew."""
         with line.supervisor.flights.admit() as flight:
             asked = await self._asked(body, line)
             line.supervisor.submit(flight, asked.request)
+            span.set(
+                tracing.asked(asked.request, asked.name, asked.model.info.revision, asked.draft_revision)
+            )
             answer = Answer(asked, self._shape, flight, self._service.ping_seconds)
             try:
                 await (answer.stream(send) if body.stream else answer.whole(send))
@@ -80,6 +87,8 @@ class GenerateEndpoint(Generic[AnyBody]):
                 if unserved.refusal is not RECALLED:
                     raise
                 return False
+            finally:
+                _tell(span, answer)
         return True
 
     def _check_model(self, body: Generation) -> None:
@@ -119,3 +128,11 @@ class GenerateEndpoint(Generic[AnyBody]):
             traffic_class=self._service.classes.known(body.specd.traffic_class),
             tenant=body.user,
         )
+
+
+def _tell(span: Span, answer: Answer) -> None:
+    span.set(tracing.speculation(answer.reports))
+    if answer.finishes:
+        span.set({"gen_ai.response.finish_reasons": answer.finishes})
+    if answer.failure:
+        span.failed(answer.failure)

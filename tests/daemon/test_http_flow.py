@@ -96,7 +96,7 @@ async def test_a_silent_stream_is_kept_open_by_comments(daemons):
         line = Line(setup.supervisor, model)
         service = Service("tiny", line.enter, Config, ClassNames(), ping_seconds=0.1)
         endpoint = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
-        await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send)
+        await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send, {})
     lines = [message["body"] for message in sent[1:]]
     assert lines.count(b": ping\n\n") >= 2
     assert lines[-2:] == [b"data: [DONE]\n\n", b""]
