@@ -152,6 +152,16 @@ def test_every_alert_has_a_runbook():
     assert [name for name in NAMES if name.lower() not in there] == []
 
 
+def test_the_verification_page_names_tests_that_there_are():
+    """Test that each test file and directory that docs/verification.md and the README name is there."""
+    text = "".join((ROOT / page).read_text("utf-8") for page in ("docs/verification.md", "README.md"))
+    files = set(re.findall(r"`(?:tests/(?:\w+/)*)?(test_\w+\.py)`", text))
+    folders = set(re.findall(r"`tests/(\w+)`", text))
+    assert len(files) > 10
+    assert [name for name in sorted(files) if not any((ROOT / "tests").rglob(name))] == []
+    assert [name for name in sorted(folders) if not (ROOT / "tests" / name).is_dir()] == []
+
+
 def test_the_reasons_page_names_what_there_is():
     """Test that docs/policies.md explains every reason for a k, and no other."""
     assert {name for (name,) in rows("docs/policies.md", 1)} == {reason.value for reason in Reason}
