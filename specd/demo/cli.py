@@ -26,7 +26,7 @@ from specd.errors import DaemonError, UserError
 from specd.models.cache import cache_dir
 from specd.models.resolve import DEMO, demo_directory, resolve_target
 
-_AT_MOST: Final = 285.0
+_AT_MOST: Final = 270.0
 """Seconds: a demo that goes on for longer has failed."""
 _TOKENS: Final = 64
 _NEEDS: Final = "eagle"
@@ -59,6 +59,8 @@ a receiver for its webhooks, or drives one that serves the demo model already; t
 
 def run(args: Arguments) -> int:
     """Show it, then sum it up."""
+    if args.admin and not args.url:
+        raise UserError("--admin without --url: name both, or neither for a daemon of the demo's own")
     require_writable(None, args.plot)
     demo = resolve_target(DEMO)
     console = Console(highlight=False)

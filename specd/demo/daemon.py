@@ -110,6 +110,7 @@ async def fresh(folder: Path, hook: Hook, say: Callable[[str], None]) -> AsyncIt
         stdout=asyncio.subprocess.PIPE,
         stderr=(folder / "log").open("wb"),
         env=_environment(folder),
+        start_new_session=True,  # Ctrl-C is ours to hear: the daemon is ended when all is put back
     )
     try:
         url, listen = await _addresses(process, folder, say)

@@ -6,6 +6,7 @@ made here. No text is in a span, and of what a client can make up only its traff
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ def tracing(section: TracingSection, version: str) -> Tracing | None:
     # Only who traces pays for the import.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
+    # Once for each batch that is lost is enough: what is tried again is no news.
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
     headers = {} if section.headers_file is None else read_headers(section.headers_file)
     exporter = OTLPSpanExporter(endpoint=section.endpoint, headers=headers)
     return Traces(exporter, section, version)

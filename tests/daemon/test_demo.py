@@ -18,6 +18,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from specd.bench.client import connect
+from specd.cli import main
 from specd.cli.admin import Admin
 from specd.demo import picture
 from specd.demo.crowd import Crowd
@@ -160,6 +161,12 @@ async def test_the_story_is_told_to_its_end(story_daemons, tmp_path):
     assert "canary: ngram" in text
     assert "webhook: SpecdAcceptanceDrift (canary) firing, signature good" in text
     assert "\x1b" not in text
+
+
+def test_half_a_daemon_is_refused(capsys):
+    """Test that an admin listener alone is not taken for a daemon to drive."""
+    assert main(["demo", "--admin", "127.0.0.1:1"]) == 2
+    assert "name both" in capsys.readouterr().err
 
 
 TOLD = Told(

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -75,6 +76,8 @@ def test_each_request_is_a_span_of_its_callers_trace(daemons, tmp_path):
     """Test that a request's span goes on from its caller's, tells what speculation did, is named in the answer, and
     holds no text; that refusals and failures are told apart; and that a caller who does not trace is not traced."""
     (tmp_path / "headers").write_text("Authorization: Bearer token\n")
+    hold = tmp_path / "hold"
+    daemons.engine.behave(hold=str(hold))
     with collector() as there:
         daemon = daemons.start(
             f'[tracing]\nendpoint = "{there.url}"\nheaders_file = "{tmp_path / "headers"}"\n'
@@ -85,7 +88,11 @@ def test_each_request_is_a_span_of_its_callers_trace(daemons, tmp_path):
         daemon.post("/v1/chat/completions", chat, **traced)
         daemon.post("/v1/completions", BODY | {"temperature": -1}, **traced)
         daemon.post("/v1/completions", BODY | {"prompt": "<fail>"}, **traced)
-        daemon.post("/v1/completions", BODY | {"prompt": "<fail>", "stream": True}, **traced)
+        hold.touch()
+        failing = BODY | {"prompt": "<fail>", "stream": True}
+        with httpx2.stream("POST", f"{daemon.url}/v1/completions", json=failing, **traced) as stream:
+            hold.unlink()
+            assert b"engine_error" in stream.read()
         unsampled = {"headers": {"traceparent": f"00-{TRACE}-{PARENT}-00"}}
         assert daemon.post("/v1/completions", BODY, **unsampled).headers["traceparent"].endswith("-00")
         assert "traceparent" not in daemon.get("/v1/models").headers
@@ -119,7 +126,11 @@ def test_each_request_is_a_span_of_its_callers_trace(daemons, tmp_path):
         Status.STATUS_CODE_UNSET,
     )
     assert (attributes(failed)["error.type"], failed.status.code) == ("500", Status.STATUS_CODE_ERROR)
-    assert attributes(broken)["error.type"] == "engine_error"
+    assert attributes(broken)["http.response.status_code"] == 200
+    assert (attributes(broken)["error.type"], broken.status.code) == (
+        "engine_error",
+        Status.STATUS_CODE_ERROR,
+    )
     assert there.authorized == {"Bearer token"}
     assert not any(TEXT.encode() in raw for raw in there.raw)
 
