@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Final
 
 import httpx2
 
@@ -13,7 +14,8 @@ from specd.bench.sample import Sample
 from specd.errors import DaemonError
 from specd.tasks import ended
 
-_TOKENS = 64
+_TOKENS: Final = 64
+_AFTER_AN_ERROR: Final = 1.0
 
 
 class Crowd:
@@ -61,6 +63,9 @@ class Crowd:
     async def _chat(self, name: int) -> None:
         try:
             while len(self._clients) <= self._wanted:
-                self.samples.append(await self._server.ask(next(self._prompts), _TOKENS))
+                sample = await self._server.ask(next(self._prompts), _TOKENS)
+                self.samples.append(sample)
+                if sample.error is not None:
+                    await asyncio.sleep(_AFTER_AN_ERROR)
         finally:
             del self._clients[name]

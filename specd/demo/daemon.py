@@ -36,7 +36,7 @@ max_running = 24
 
 # goodput would find by itself what this host bears; caps by hand show on every host the same.
 [policy.load]
-table = [[2, 6], [4, 4], [8, 2]]
+table = [[2, 8], [4, 5], [8, 2]]
 off_above = 12
 
 # Fewer prompts than usual: a draft that is worth nothing any more shows at once.

@@ -82,5 +82,6 @@ def _rates(before: _Counts, now: _Counts) -> dict[str, float]:
     for proposer, count in now.examined.items():
         examined = count - before.examined.get(proposer, 0.0)
         if examined > 0:
-            found[proposer] = (now.accepted[proposer] - before.accepted.get(proposer, 0.0)) / examined
+            accepted = now.accepted.get(proposer, 0.0) - before.accepted.get(proposer, 0.0)
+            found[proposer] = accepted / examined
     return found
