@@ -17,7 +17,8 @@ from engine.api import RequestReport
 from specd.config import tracing as section
 from specd.config.layers import load
 from specd.errors import ConfigError, UserError
-from specd.telemetry.tracing import read_headers, speculation
+from specd.telemetry.otel import read_headers
+from specd.telemetry.tracing import speculation
 from tests.daemon.daemon_process import wait_until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
