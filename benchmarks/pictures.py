@@ -101,7 +101,7 @@ def decision_by_load(path: Path, *, warm_up: int = 300, steps: int = 200) -> Non
         lengths = [_settled(Batch(n), rate, warm_up, steps) for n in loads]
         axes.plot(loads, lengths, "o-", color=colour, label=f"goodput, acceptance {rate:g}")
     table = [_settled(Batch(n, "static"), 1.0, 1, 1) for n in loads]
-    axes.step(loads, table, where="post", color="#888888", ls="--", label="table by hand, with static_k = 4")
+    axes.step(loads, table, where="pre", color="#888888", ls="--", label="table by hand, with static_k = 4")
     axes.set_xscale("log", base=2)
     axes.set_xticks(loads, [str(n) for n in loads])
     axes.minorticks_off()

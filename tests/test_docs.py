@@ -117,7 +117,9 @@ def test_the_architecture_speaks_of_files_that_there_are():
     names = set(SOURCE.findall((ROOT / "ARCHITECTURE.md").read_text("utf-8")))
 
     def there(name):
-        return any(ROOT.glob(name)) or any(any((ROOT / top).glob(f"**/{name}")) for top in PACKAGES)
+        return any(ROOT.glob(name)) or any(
+            any((ROOT / top).glob(f"**/{name}")) for top in (*PACKAGES, "docs")
+        )
 
     assert [name for name in sorted(names) if not there(name)] == []
 

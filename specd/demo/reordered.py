@@ -36,7 +36,8 @@ def reordered(target: Path, into: Path) -> Path:
 def _values(behind_header: NDArray[np.uint8], tensor: Tensor) -> NDArray[Any]:
     """The tensor's words where they lie; they are moved, never reckoned with, so it does not matter what they mean."""
     begin, end = tensor.data_offsets
-    return behind_header[begin:end].view(_WORDS[tensor.dtype]).reshape(tensor.shape)
+    words: NDArray[Any] = behind_header[begin:end].view(_WORDS[tensor.dtype])
+    return words.reshape(tensor.shape)
 
 
 def _hidden_axis(name: str, tensor: Tensor) -> int:

@@ -119,28 +119,20 @@ def _note(at: float, text: str, tone: Tone) -> Text:
 
 def _panel(looks: Sequence[Look], width: int) -> Panel:
     room = max(width - _CHART_FROM, 8)
-    now, acceptance = looks[-1], _names(looks)
+    now = looks[-1]
     rows = Table.grid(padding=(0, 1))
-    for name, values, shown in (
-        ("running", [look.running for look in looks], f"{now.running}"),
-        ("k", [look.k for look in looks], _number(now.k, ".1f")),
-        ("tokens/s", [look.tokens_per_second for look in looks], f"{now.tokens_per_second:.0f}"),
-        *(
-            (
-                f"{name} accepted",
-                [look.acceptance.get(name) for look in looks],
-                _number(now.acceptance.get(name), ".2f"),
-            )
-            for name in acceptance
-        ),
-    ):
+
+    def row(name: str, shown: str, values: Sequence[float | None]) -> None:
         rows.add_row(f"{name:<16}", f"{shown:>6}", spark(values, room))
+
+    row("running", str(now.running), [look.running for look in looks])
+    row("k", _number(now.k, ".1f"), [look.k for look in looks])
+    row("tokens/s", f"{now.tokens_per_second:.0f}", [look.tokens_per_second for look in looks])
+    for name in sorted({name for look in looks for name in look.acceptance}):
+        rates = [look.acceptance.get(name) for look in looks]
+        row(f"{name} accepted", _number(rates[-1], ".2f"), rates)
     load = Text.assemble("load ", (now.load, _LOADS.get(now.load, "")))
     return Panel(Group(load, rows), title=f"{now.at:.0f} s", title_align="left", border_style="dim")
-
-
-def _names(looks: Sequence[Look]) -> list[str]:
-    return sorted({name for look in looks for name in look.acceptance})
 
 
 def spark(values: Sequence[float | None], room: int) -> str:

@@ -294,7 +294,7 @@ def _sentence(phase: Phase) -> str:
 
 
 def _verdict(judged: dict[str, Any]) -> tuple[str, Tone]:
-    if judged["change"] is None:
+    if judged["verdict"] == "no_evidence":
         return f"canary: {judged['proposer']}: no evidence", "plain"
     text = (
         f"canary: {judged['proposer']} {judged['before']:.2f} → {judged['after']:.2f} "
