@@ -99,10 +99,10 @@ def _alarm(told: Told) -> Iterator[str]:
     alike, words = told.same_words
     yield f"The update changed {words - alike} of {words} words of an answer, and ruined the draft."
     for what, event, since in (
-        ("An alert fired", "firing", update),
-        ("Its webhook came", "firing delivered", update),
-        ("Rolled back, it was over", "resolved", rollback),
-        ("The notice of that came", "resolved delivered", rollback),
+        ("Updated: an alert fired", "firing", update),
+        ("Updated: the webhook came", "firing delivered", update),
+        ("Rolled back: the alert ended", "resolved", rollback),
+        ("Rolled back: the webhook came", "resolved delivered", rollback),
     ):
         yield f"{what} {_after(told.when(event), since)}."
 
@@ -110,7 +110,7 @@ def _alarm(told: Told) -> Iterator[str]:
 def _after(at: float | None, event: float | None) -> str:
     if at is None or event is None:
         return "not while the demo looked"
-    return f"{at - event:.1f} s later" if at > event else f"{event - at:.1f} s before the answer"
+    return f"{at - event:.1f} s later" if at > event else f"{event - at:.1f} s before that was answered"
 
 
 def _note(at: float, text: str, tone: Tone) -> Text:
@@ -122,25 +122,36 @@ def _panel(looks: Sequence[Look], width: int) -> Panel:
     now = looks[-1]
     rows = Table.grid(padding=(0, 1))
 
-    def row(name: str, shown: str, values: Sequence[float | None]) -> None:
-        rows.add_row(f"{name:<16}", f"{shown:>6}", spark(values, room))
+    def row(name: str, shown: str, values: Sequence[float | None], most: float | None = None) -> None:
+        rows.add_row(f"{name:<16}", f"{shown:>6}", spark(squeezed(values, room), most))
 
     row("running", str(now.running), [look.running for look in looks])
     row("k", _number(now.k, ".1f"), [look.k for look in looks])
     row("tokens/s", f"{now.tokens_per_second:.0f}", [look.tokens_per_second for look in looks])
     for name in sorted({name for look in looks for name in look.acceptance}):
         rates = [look.acceptance.get(name) for look in looks]
-        row(f"{name} accepted", _number(rates[-1], ".2f"), rates)
+        row(f"{name} accepted", _number(rates[-1], ".2f"), rates, 1.0)
     load = Text.assemble("load ", (now.load, _LOADS.get(now.load, "")))
     return Panel(Group(load, rows), title=f"{now.at:.0f} s", title_align="left", border_style="dim")
 
 
-def spark(values: Sequence[float | None], room: int) -> str:
-    """The last values as blocks, the highest ever seen as a whole one; a space where there is none."""
-    most = max((value for value in values if value is not None), default=0.0) or 1.0
+def squeezed(values: Sequence[float | None], room: int) -> list[float | None]:
+    """All of them in so many places: where there are more, a place holds the mean of those that are known."""
+    size = max(-(-len(values) // room), 1)
+    return [_mean(values[at : at + size]) for at in range(0, len(values), size)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def spark(values: Sequence[float | None], most: float | None = None) -> str:
+    """As blocks; most: what is a whole one, None for the highest. A space where nothing is known."""
+    whole = most or max((value for value in values if value is not None), default=0.0) or 1.0
     steps = len(_BLOCKS) - 2
     return "".join(
-        " " if value is None else _BLOCKS[1 + round(steps * value / most)] for value in values[-room:]
+        " " if value is None else _BLOCKS[1 + round(steps * min(value / whole, 1.0))] for value in values
     )
 
 
