@@ -1,10 +1,13 @@
 """The last hour in figures, so that whoever opens the dashboard after an alert sees what came before it."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+log: Final = logging.getLogger(__name__)
 
 EVERY: Final = 10.0
 """Seconds between two points: those over which the daemon counts its tokens per second."""
@@ -37,7 +40,10 @@ class History:
     async def run(self) -> None:
         """Note a point again and again, until cancelled."""
         while True:
-            self.note()
+            try:
+                self.note()
+            except Exception:
+                log.exception("the last hour lacks a point")  # which is no reason for the daemon to end
             await asyncio.sleep(EVERY)
 
     def note(self) -> None:

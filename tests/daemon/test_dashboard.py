@@ -145,10 +145,14 @@ def test_an_alert_appears_and_goes(browser, daemon):
         expect(page).to_have_title("1 firing - tiny - specd")
         alert.locator("summary").click()
         silence = {"matchers": ["alertname=SpecdConfigReloadFailed"], "for": "1h", "comment": "known"}
-        assert httpx2.post(daemon.admin + "/admin/v1/silences", json=silence).status_code == 201
+        made = httpx2.post(daemon.admin + "/admin/v1/silences", json=silence)
+        assert made.status_code == 201
         expect(page.locator("#silences > li")).to_contain_text("known")
         expect(alert).to_contain_text("silenced until")
+        expect(page.locator("#alerts-note")).to_contain_text("1 silence")
         assert alert.locator("details").get_attribute("open") is not None
+        httpx2.delete(f"{daemon.admin}/admin/v1/silences?id={made.json()['id']}")
+        expect(page.locator("#no-silences")).to_be_visible()
         assert reload(daemon, good) == 200
         expect(alert).to_have_count(0)
         expect(page.locator("#alerts-now")).to_have_text("none")

@@ -31,7 +31,7 @@ export function lines(history, happened, series, [low, high]) {
 export function figure(target, history, happened, series, unit) {
   const all = series.flatMap(({ values }) => values);
   const high = Math.max(1, ...all);
-  const key = element("p", { class: "key", "aria-hidden": "true" }, `${rounded(high)} ${unit}`);
+  const key = element("p", { class: "key", "aria-hidden": "true" }, `max ${rounded(high)} ${unit}`);
   for (const { name } of series.length > 1 ? series : []) key.append(" ", element("span", { class: name }, name));
   const words = series.map(({ name, values }) => sentence(name, values)).join(" ");
   const seen = marks(history, happened).map(said);

@@ -16,7 +16,7 @@ export function head({ status }) {
   say("version", status.version);
 }
 
-export function glance({ status }) {
+export function glance({ status, alerts: told }) {
   const { drafts, load, alerts } = status;
   glanceAcceptance(status);
   const k = mean(added(Object.values(drafts.k)));
@@ -27,8 +27,15 @@ export function glance({ status }) {
   say("load-now", `${load.running} running`);
   say("load-note", `${load.waiting} waiting, drafting ${load.state}`);
   say("alerts-now", alerts.firing ? `${alerts.firing} firing` : "none");
-  say("alerts-note", alerts.pending ? `${alerts.pending} pending` : "");
+  say("alerts-note", alertsNote(alerts.pending, told));
   mood(byId("alerts-now"), alerts.firing ? "bad" : alerts.pending ? "warn" : "good");
+}
+
+function alertsNote(pending, { silences, receivers }) {
+  const silent = silences.filter((one) => one.state === "active").length;
+  const failing = receivers.filter((one) => one.failing).map((one) => one.name);
+  const notes = [pending && `${pending} pending`, silent && count(silent, "silence"), failing.length && `${failing.join(", ")} not reached`];
+  return notes.filter(Boolean).join(", ");
 }
 
 /** The stratum that has fallen furthest; before baselines are learned, the class that has the least. */
@@ -130,7 +137,7 @@ export function hour({ history, happened }) {
   const { tokens_per_second: tokens, running, waiting } = history;
   figure(byId("throughput-chart"), history, happened, [{ name: "tokens", values: tokens }], "tokens per second");
   const load = [{ name: "running", values: running }, { name: "waiting", values: waiting }];
-  figure(byId("load-chart"), history, happened, load, "requests");
+  figure(byId("load-chart"), history, happened, load, "");
 }
 
 export function load({ status }) {
