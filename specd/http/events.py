@@ -4,6 +4,7 @@
   event: status            which part `data` takes the place of
   data: {…}
 
+The last event of a look has the id, so that a stream that breaks before it is told all of that look again.
 `?only=alerts,target` asks for some of the parts.
 """
 
@@ -60,8 +61,8 @@ class Events:
         said_at = time.monotonic()
         async with aclosing(self._feed.listen(names, last, seconds)) as looks:
             async for news in looks:
-                for part in news.parts:
-                    await stream.part(part.name, part.body, news.id)
+                for left, part in zip(reversed(range(len(news.parts))), news.parts, strict=True):
+                    await stream.part(part.name, part.body, None if left else news.id)
                 now = time.monotonic()
                 if news.parts:
                     said_at = now

@@ -30,9 +30,10 @@ class EventStream:
         """One `data:` line with the payload as JSON."""
         await self._write(b"data: " + _encode(payload) + b"\n\n")
 
-    async def part(self, name: str, body: bytes, identity: str) -> None:
-        """An event of this name and id, with a body that is JSON already."""
-        await self._write(b"id: %b\nevent: %b\ndata: %b\n\n" % (identity.encode(), name.encode(), body))
+    async def part(self, name: str, body: bytes, identity: str | None) -> None:
+        """An event of this name, and of this id if it has one, with a body that is JSON already."""
+        given = b"" if identity is None else b"id: %b\n" % identity.encode()
+        await self._write(b"%bevent: %b\ndata: %b\n\n" % (given, name.encode(), body))
 
     async def done(self) -> None:
         """OpenAI's mark of a complete stream."""

@@ -175,6 +175,7 @@ def test_the_stream_begins_with_the_whole_state(daemon):
     assert daemon.post("/v1/completions", {"prompt": "ab", "max_tokens": 8}).status_code == 200
     found = listen(daemon, len(PARTS) + 1)
     assert [event["event"] for event in found] == [*PARTS, "status"]
+    assert ["id" in event for event in found] == [False] * (len(PARTS) - 1) + [True, True]
     state = {event["event"]: event["data"] for event in found[: len(PARTS)]}
     status = daemon.status()
     for moving in ("uptime_seconds", "kv", "drafts", "load"):
