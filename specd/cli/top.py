@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     describe(
         parser,
-        "A live screen: load, tokens per second, draft lengths, acceptance, what drafting gives, the last decisions.",
+        "A live screen: load, tokens per second, draft lengths, acceptance, the last decisions, what drafting gives.",
         """
         specd top
         specd top --once

@@ -11,17 +11,17 @@ _BAR: Final = 32  # characters of the longest
 
 
 def screen(status: shown.Status, decisions: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
-    """status: of /admin/v1/status; decisions: of /admin/v1/decisions."""
+    """decisions: of /admin/v1/decisions. What a low terminal cuts off comes last."""
     drafts = status["drafts"]
     yield from shown.head(status)
     yield shown.load(status)
     yield Text.assemble("alerts ", shown.alerts(status["alerts"]))
     for part in (
         _lengths(drafts["k"]),
-        _acceptance(status["acceptance"], drafts["acceptance"]),
         shown.strata(status["drift"]),
-        _goodput(drafts["goodput"]),
         _decisions(decisions),
+        _goodput(drafts["goodput"]),
+        _acceptance(status["acceptance"], drafts["acceptance"]),
     ):
         lines = list(part)
         if lines:
