@@ -46,7 +46,12 @@ def command(daemon: DaemonProcess, *words: str) -> list[str]:
 
 def piped(daemon: DaemonProcess, *words: str) -> bytes:
     return subprocess.run(
-        command(daemon, *words), capture_output=True, check=True, timeout=DEADLINE, env=environment()
+        command(daemon, *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+        timeout=DEADLINE,
+        env=environment(),
     ).stdout
 
 
@@ -106,6 +111,12 @@ def test_status_fits_into_80_columns(daemon):
     assert re.search(r"^alerts +none$", text, re.MULTILINE)
     assert status["config"]["hash"] in text
     assert re.search(r"^k +\d\.\d on average of the last \d+ rounds: static \d+%", text, re.MULTILINE)
+
+
+def test_a_wait_is_said_on_a_terminal(daemon):
+    """Test that whoever waits for the daemon is told for what, and that nothing of it is left in a pipe."""
+    assert b"the daemon reads its config" in on_terminal(daemon, "reload", "--wait")
+    assert piped(daemon, "reload", "--wait") == b"reloaded: nothing changed\n"
 
 
 def test_every_figure_can_be_asked_for(daemon):
