@@ -116,7 +116,7 @@ def test_the_numbers_are_those_of_the_status(browser, daemon):
     with opened(browser, daemon.admin) as page:
         page.locator("main").wait_for()
         wait_until(lambda: seen(page, like := expected(daemon.status())) == like, "the page to be current")
-        rows = {(row[0], row[1]): row[3:6] for row in table(page, "acceptance")}
+        rows = {(row[0], row[1]): [*row[2:4], row[6]] for row in table(page, "acceptance")}
         assert rows == {
             (one["traffic_class"], one["proposer"]): [
                 *("-" if one[name] is None else f"{one[name]:.2f}" for name in ("now", "baseline")),

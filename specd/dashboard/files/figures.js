@@ -81,13 +81,13 @@ export function acceptance({ status, history, happened }) {
   rows("acceptance", strata, stratumName, [
     (one) => one.traffic_class,
     (one) => one.proposer,
-    (one) => (one.by_chance ? `${one.temperature}, by chances` : one.temperature),
     (one) => share(one.now),
     (one) => share(one.baseline),
-    (one) => one.requests,
     evidence,
+    (one) => (one.by_chance ? `${one.temperature}, by chances` : one.temperature),
+    (one) => one.requests,
     (one) => (history && happened ? trend(one, history, happened) : NONE),
-  ], [3, 4, 5]);
+  ], [2, 3, 6]);
 }
 
 const stratumName = (one) => [one.traffic_class, one.temperature, one.proposer, one.by_chance].join("/");
