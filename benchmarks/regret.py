@@ -10,20 +10,24 @@ from benchmarks.steady import Ask, Shown, steps_weight, together
 
 BATCHES: Final = {1: 6, 2: 3, 4: 3, 8: 2}
 """By concurrency: so many batches make a measurement, where one would be over too soon; others have one."""
-_NAMES: Final = (*STATIC, ADAPTIVE)
+FINALISTS: Final = 2
+_SCREEN: Final = 0.5  # of the tokens
+_FINAL: Final = 1.5
 _PROMPT: Final = 230  # tokens of a prompt, about
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One mix at one concurrency. Of nine figures with noise in them the best is partly the luckiest, and it is the one
-    that the adaptive policy is compared with.
+    """One mix at one concurrency. Every static k is screened, and the best of them meet the adaptive policy in a final
+    that counts by itself: of nine figures with noise in them the best is partly the luckiest.
     """
 
     mix: str
     running: int
+    screened: dict[str, Shown]
+    """Every static policy."""
     shown: dict[str, Shown]
-    """By policy."""
+    """The final: the best static ones, no drafts, and the adaptive policy."""
 
     def against(self, name: str) -> float:
         """The adaptive policy's rate over another's."""
@@ -32,7 +36,7 @@ class Point:
     @property
     def best(self) -> str:
         """The best static policy."""
-        return max(STATIC, key=lambda name: self.shown[name].rate)
+        return max(self.shown.keys() - {ADAPTIVE}, key=lambda name: self.shown[name].rate)
 
     @property
     def lengths(self) -> dict[int, int]:
@@ -44,6 +48,7 @@ class Point:
         return {
             "mix": self.mix,
             "running": self.running,
+            "screened": {name: of.rate for name, of in self.screened.items()},
             "rates": {name: of.rate for name, of in self.shown.items()},
             "best_static": self.best,
             "against_best": self.against(self.best),
@@ -73,7 +78,7 @@ class Plan:
     @property
     def total(self) -> float:
         """Of everything."""
-        runs = 1 + self.repeats * len(_NAMES)
+        runs = 1 + _SCREEN * len(STATIC) + self.repeats * _FINAL * (2 + FINALISTS)
         return runs * len(self.mixes) * sum(map(self.weight, self.points))
 
 
@@ -92,17 +97,28 @@ class Regret:
 
     def _point(self, mix: str, running: int) -> Point:
         """The adaptive policy meets the traffic, which is not counted; then all take turns."""
-        self._measured((ADAPTIVE,), mix, running, 0)
-        rounds = [self._measured(_NAMES, mix, running, turn) for turn in range(1, self.plan.repeats + 1)]
-        return Point(mix, running, {name: together(each[name] for each in rounds) for name in _NAMES})
+        whole, part = self.plan.tokens, round(_SCREEN * self.plan.tokens)
+        self._measured((ADAPTIVE,), mix, running, whole, "met")
+        screened = self._measured(STATIC, mix, running, part, "screened")
+        best = sorted(STATIC, key=lambda name: screened[name].rate)[-FINALISTS:]
+        names, tokens = tuple(dict.fromkeys((PLAIN, *best, ADAPTIVE))), round(_FINAL * whole)
+        rounds = [
+            self._measured(names, mix, running, tokens, f"final {turn}")
+            for turn in range(1, self.plan.repeats + 1)
+        ]
+        return Point(
+            mix, running, screened, {name: together(each[name] for each in rounds) for name in names}
+        )
 
-    def _measured(self, names: Sequence[str], mix: str, running: int, turn: int) -> dict[str, Shown]:
+    def _measured(
+        self, names: Sequence[str], mix: str, running: int, tokens: int, part: str
+    ) -> dict[str, Shown]:
         wanted = self.prompts[mix][: self.plan.requests(running)]
         return measured(
             self.bar,
-            f"regret, {mix}, {running} running, round {turn}",
-            len(names) * self.plan.weight(running),
-            lambda: self.rivals.shown(names, wanted, running, self.plan.tokens),
+            f"regret, {mix}, {running} running, {part}",
+            len(names) * self.plan.weight(running) * tokens / self.plan.tokens,
+            lambda: self.rivals.shown(names, wanted, running, tokens),
         )
 
 

@@ -8,7 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from benchmarks.steady import Ask, Shown, decoding, in_batches, together
+from benchmarks.steady import Ask, Shown, decoding, in_batches, together, undisturbed
 from engine.api import DraftSettings, Launch
 from engine.core import Engine
 from engine.sequence import Sequence as Text
@@ -67,7 +67,7 @@ class Rivals:
             works = {name: decoding(self.engine, batch, tokens) for name in names}
             for name, step in self.in_turns(works):
                 steps[name].append(step)
-        return {name: together(of) for name, of in steps.items()}
+        return {name: together(undisturbed(of)) for name, of in steps.items()}
 
     def in_turns(self, works: Mapping[str, Iterator[T]]) -> Iterator[tuple[str, T]]:
         """(name, item) of each item, which is a step of that policy's work. They take turns of a few steps, so

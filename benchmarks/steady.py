@@ -1,10 +1,11 @@
 """A fixed number of requests that decode together, and what they get from a policy."""
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from specd.bench.prompts import Prompt, prompts
 _ROOM: Final = 10  # times the tokens that each gets on average: nobody's text is to end while it is measured
 _STEP: Final = 36  # what a plain step costs beside its rows, in rows of a prompt, about
 _ROW: Final = 2  # what a text's rows of a step cost, likewise
+_ELSEWHERE: Final = 3.0  # median steps of a policy: one that took longer shows what else the machine did
 _serial = count(1)
 
 
@@ -137,3 +139,9 @@ def together(shown: Iterable[Shown]) -> Shown:
     for each in all_of:
         lengths.update(each.lengths)
     return Shown(sum(s.tokens for s in all_of), sum(s.seconds for s in all_of), dict(lengths))
+
+
+def undisturbed(steps: Sequence[Shown]) -> list[Shown]:
+    """The steps of one policy, with the median time in the place of those that took far longer."""
+    usual = statistics.median(step.seconds for step in steps)
+    return [replace(step, seconds=usual) if step.seconds > _ELSEWHERE * usual else step for step in steps]

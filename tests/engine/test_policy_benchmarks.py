@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.bar import Bar
 from benchmarks.contenders import Ours
 from benchmarks.day import Day, Phase
 from benchmarks.day import _run as run_day
@@ -12,9 +13,9 @@ from benchmarks.drafts_page import PLAIN as NO_DRAFT
 from benchmarks.drafts_page import Shape, StepTime
 from benchmarks.journal import Journal
 from benchmarks.policies_page import PolicyFigures
-from benchmarks.regret import Point
+from benchmarks.regret import Plan, Point, Regret
 from benchmarks.rivals import ADAPTIVE, DRAFTED, PLAIN, STATIC, Rivals, static
-from benchmarks.steady import Ask, Shown, started
+from benchmarks.steady import Ask, Shown, started, undisturbed
 from engine.api import PhaseSeconds
 from specd.config.policy import PolicySection
 from tests.engine.conftest import MakeEngine
@@ -96,6 +97,26 @@ def test_requests_that_wait_for_their_turn_go_on_where_they_were(make_engine: Ma
             assert ours[:both] == plain[:both]
 
 
+def test_a_step_that_the_machine_was_elsewhere_in_counts_as_a_usual_one() -> None:
+    """Test that one late step in five is put right, and that long drafts stay as dear as they are."""
+    steps = [Shown(1, seconds, {k: 1}) for seconds, k in ((1.0, 0), (1.2, 2), (2.9, 8), (9.0, 2), (1.1, 0))]
+    assert [step.seconds for step in undisturbed(steps)] == [1.0, 1.2, 2.9, 1.2, 1.1]
+    assert [step.lengths for step in undisturbed(steps)] == [step.lengths for step in steps]
+
+
+def test_the_best_in_the_screening_meet_the_adaptive_policy(make_engine: MakeEngine, tmp_path: Path) -> None:
+    """Test that every static k is tried, and the final is of two of them, no drafts and the adaptive policy."""
+    plan = Plan((2,), ("copy",), 1, 8, {})
+    with Bar(plan.total, Journal(tmp_path / "part.jsonl", {}, resume=False)) as bar:
+        (point,) = Regret(Rivals(make_engine("ngram")), {"copy": ASKS}, plan, bar).measure()
+    assert set(point.screened) == set(STATIC)
+    assert {PLAIN, ADAPTIVE, point.best} <= set(point.shown)
+    assert len(point.shown) <= 4
+    best = max(point.screened, key=lambda name: point.screened[name].rate)
+    assert best in point.shown
+    assert point.shown[PLAIN].tokens == 2 * 12
+
+
 def test_a_day_answers_every_request(make_engine: MakeEngine) -> None:
     """Test that clients ask again when they are answered, and that the phases' times are told of each policy."""
     rivals = Rivals(make_engine("ngram"))
@@ -123,9 +144,11 @@ def test_a_journal_goes_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
 
 
 def test_claims_are_against_the_best_static_policy() -> None:
-    """Test that it is the best of nine, at its rate in the same turns."""
-    rates = {**dict.fromkeys(STATIC, 100), static(4): 120, static(5): 110, ADAPTIVE: 132}
-    point = Point("mixed", 4, {name: Shown(rate, 1.0, {3: 10}) for name, rate in rates.items()})
+    """Test that it is the best of the final, at its rate in the same turns."""
+    screened = {name: Shown(100, 1.0, {}) for name in STATIC} | {static(5): Shown(180, 1.0, {})}
+    rates = {PLAIN: 100, static(4): 120, static(5): 110, ADAPTIVE: 132}
+    shown = {name: Shown(rate, 1.0, {3: 10}) for name, rate in rates.items()}
+    point = Point("mixed", 4, screened, shown)
     assert point.best == static(4)
     assert point.against(static(4)) == pytest.approx(1.1)
     assert point.against(PLAIN) == pytest.approx(1.32)
