@@ -25,7 +25,8 @@ from policies.tracker import Tracker, Vector
 _KNOTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _TOGETHER: Final = 0.35  # standard deviation of all costs together, relative to what they are thought to be
 _APART: Final = 0.2  # of a knot's beside that
-_OCTAVES: Final = 2.0  # between knots that hardly know of one another
+_OCTAVES: Final = 3.0  # within which a curve keeps its shape: what is not seen follows what is seen
+_ALONE: Final = 0.02  # of a knot's that none beside it shares
 _KEY: Final = 2e-5  # of a plain step: standard deviation of what a token costs that is attended to
 _TEXT: Final = 0.01  # of a plain step: of what a text costs beside its rows
 _OF_DRAFT: Final = np.array([0.3, 0.3, 0.1, 0.02])  # of a draft of one level: of fixed, level, node, owed
@@ -111,8 +112,9 @@ class _Target:
         together = _TOGETHER * np.array([*costs, start.sequence, start.key])
         covariance = np.outer(together, together)
         octaves = np.log2(self._rows)
-        near = np.exp(-np.abs(octaves[:, None] - octaves) / _OCTAVES)
+        near = np.exp(-0.5 * np.square((octaves[:, None] - octaves) / _OCTAVES))
         covariance[:-2, :-2] += near * np.outer(_APART * costs, _APART * costs)
+        covariance[:-2, :-2] += np.diag(np.square(_ALONE * costs))
         covariance[-2, -2] += max(_TEXT * start.plain, _TOGETHER * start.sequence) ** 2
         covariance[-1, -1] += max(_KEY * start.plain, _TOGETHER * start.key) ** 2
         self._tracker = Tracker(np.array([*costs, start.sequence, start.key]), covariance)

@@ -48,6 +48,17 @@ def test_where_one_number_of_rows_is_seen_all_are_scaled_together() -> None:
     assert np.abs(off(model, TRUTH, scale=1.3)).max() < 0.08
 
 
+def test_what_is_not_seen_follows_what_is_seen_on_both_sides_of_it() -> None:
+    """Test that rows which no step has are not left behind as dear as they were begun with: nobody would try them."""
+    machine = Machine(noise=0.05)
+    rows = np.array([4, 5, 6, 7])
+    dear = [(n, cost * (1.3 if n in (4, 8) else 1.0)) for n, cost in TRUTH.steps]
+    model = CostModel(replace(TRUTH, steps=tuple(dear)))
+    for i in range(300):
+        model.observe(machine.step(1, (1, 2, 8)[i % 3]))
+    assert np.abs(model.now.table(16)[rows] / TRUTH.table(16)[rows] - 1.0).max() < 0.08
+
+
 @pytest.mark.parametrize("slower", [1.5, 1 / 1.5, 4.0])
 def test_a_lasting_change_is_followed_at_once_and_changes_no_shape(slower: float) -> None:
     machine, model = Machine(noise=0.05), CostModel(TRUTH)
