@@ -70,6 +70,7 @@ class Adaptive:
         self._chose: bool | None = False  # whether the last step has drafts; None: only for what they show
         self._market = Market()
         self._told: Step | None = None
+        self._stands: _Stands | None = None
         self._made: dict[tuple[Option | None, int, int], Decision] = {}
         self.configure(costs, settings)
 
@@ -83,10 +84,15 @@ class Adaptive:
 
     def reckon(self, costs: StepCosts) -> None:
         """Take other costs."""
+        self.reconsider()
         self._costs = costs
         self._drafts: tuple[tuple[str, ...], Floats] | None = (
             None  # (proposers, what theirs cost): asked in every step
         )
+
+    def reconsider(self) -> None:
+        """Something was learned: the next step is decided anew."""
+        self._stands = None
 
     @property
     def wants_options(self) -> bool:
@@ -94,15 +100,23 @@ class Adaptive:
         return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
 
     def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
-        """One decision for each request."""
+        """One decision for each request. Where nothing is new since the last step, what was decided then stands."""
         self._steps += 1
+        verdict = self._verdict(allowed)
+        may_stand = (
+            verdict is Verdict.DRAFT and not self._ruled_out and _unbound(allowed, self._settings.k_max)
+        )
+        stands, self._stands = self._stands, None
+        if stands is not None and may_stand and stands.holds(requests, allowed):
+            self._stands = stands
+            self._exploring.earn(stands.seconds, stands.plain)
+            return stands.decisions.copy()
         names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
         of_prompts = self._of_prompts(allowed)
         prices = self._prices(allowed, of_prompts)
         bound = None if allowed.bound is None else allowed.bound - of_prompts
-        verdict = self._verdict(allowed)
         levels = self._levels(columns, allowed, allowed.room if self._ruled_out else allowed.most)
         added = gains(self._estimates.table, columns, levels, self._settings.k_max)
         if verdict is Verdict.DRAFT and not self._ruled_out:
@@ -118,6 +132,9 @@ class Adaptive:
         if verdict is not Verdict.DRAFT:
             text = self._check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
+        if may_stand and found.k.all() and not (choice.code == _PROBE).any():
+            seconds = found.seconds, float(prices.step[0])
+            self._stands = _Stands(names, classes, options, allowed.rows, *seconds, decisions.copy())
         return self._held_back(decisions, found.k, allowed)
 
     def account(self, place: int) -> Account:
@@ -250,6 +267,32 @@ class Adaptive:
                 why = allowed.why(i)
                 decisions[i] = decisions[i]._replace(reason=why.reason, text=why.text)
         return decisions
+
+
+def _unbound(allowed: Allowed, k_max: int) -> bool:
+    """Whether nothing holds the drafts of a step back."""
+    return allowed.bound is None and bool(allowed.trees.all()) and int(allowed.most.min()) >= k_max
+
+
+class _Stands(NamedTuple):
+    """What was decided for a batch in which all draft, and for what."""
+
+    request: tuple[str, ...]
+    traffic_class: tuple[str, ...]
+    options: Options
+    rows: int  # of the step, without these requests' drafts
+    seconds: float  # that the step was reckoned to take
+    plain: float  # without drafts
+    decisions: list[Decision]
+
+    def holds(self, requests: Fields, allowed: Allowed) -> bool:
+        """Whether the next step is like it."""
+        return (
+            requests.options == self.options
+            and requests.request == self.request
+            and requests.traffic_class == self.traffic_class
+            and allowed.rows == self.rows
+        )
 
 
 class _Choice(NamedTuple):

@@ -44,6 +44,9 @@ from policies.textbook import at, chooser
 _BY_NUMBERS: Final = frozenset({Reason.ACCEPTANCE, Reason.CLASS_PRIOR, Reason.LOW_ACCEPTANCE})
 _SETTLED: Final = frozenset({Reason.NO_OFFER, Reason.LOAD_OFF})  # without a look at numbers
 
+_LOT: Final = 3
+"""Steps whose rounds are learned from together: an estimate moves little in so few, and learning has its price."""
+
 _UNCAPPED: Final = Cap(NO_CAP, chains=False, text="")
 _REQUEST_OFF: Final = Decision(0, Reason.REQUEST_OFF, "the request asked for plain decoding")
 
@@ -97,6 +100,8 @@ class Controller(Policy):
         self._state = LoadState.FULL
         self._decisions: list[Decision] = []  # of the last step
         self._places: Sequence[int] = ()  # of those of its requests that were decided together
+        self._shown: list[Observation] = []  # of the steps that are to be learned from
+        self._lot = 0  # how many these are
         self._apply(settings)
 
     @property
@@ -119,6 +124,7 @@ class Controller(Policy):
         Raises ValueError, and changes nothing, when they name a kind that does not exist.
         """
         self._apply(settings)
+        self._learn()
         self._estimates.configure(settings.half_life, settings.prior)
         costs = _agreed(self._costs.now, settings)
         self._picker.configure(costs, settings)
@@ -166,7 +172,10 @@ class Controller(Policy):
             self._adaptive.observe(step)
         if self._costs.observe(step):
             self._reckon()
-        self._estimates.observe([seen for seen in observations if seen.proposer != GRAMMAR])
+        self._shown += [seen for seen in observations if seen.proposer != GRAMMAR]
+        self._lot += 1
+        if self._lot >= _LOT or not self._together:
+            self._learn()
 
     def account(self, place: int) -> Account:
         """See Policy. Numbers are there where the whole batch was reckoned with."""
@@ -178,6 +187,7 @@ class Controller(Policy):
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""
+        self._learn()
         self._adaptive.forget(request)
         self._estimates.forget(request)
         self._picker.forget(request)
@@ -185,6 +195,7 @@ class Controller(Policy):
 
     def class_acceptance(self) -> list[ClassAcceptance]:
         """What each class has shown."""
+        self._learn()
         return self._estimates.classes()
 
     @property
@@ -219,6 +230,13 @@ class Controller(Policy):
             decisions |= zip(free, self._adaptive.decide(fields, allowed), strict=True)
         self._places = free
         self._decisions = [decisions[place] for place in range(len(requests))]
+
+    def _learn(self) -> None:
+        """From all rounds that were seen."""
+        if self._shown:
+            self._estimates.observe(self._shown)
+            self._adaptive.reconsider()
+        self._shown, self._lot = [], 0
 
     def _reckon(self) -> None:
         costs = _agreed(self._costs.now, self._settings)

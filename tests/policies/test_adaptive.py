@@ -13,6 +13,7 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.exploring import PURSE, SHARE
 from policies.load import most_rows
+from policies.market import Market
 from policies.settings import LoadSettings, PolicySettings
 from policies.standing import DWELL
 from tests.policies.closed_loop import EAGLE, HOST, TWO, Loop, best_static
@@ -242,3 +243,47 @@ def test_with_trees_no_step_has_more_rows_than_memory_is_planned_for_and_each_de
         assert all(loop.controller.account(place).goodput > 0 for place in range(requests))
         looks += sum(decision.reason is Reason.PROBE for decision in decisions)
     assert looks > 0
+
+
+def test_what_nothing_has_changed_behind_stands(monkeypatch):
+    """Test that a decision is made once for the steps between two learnings, and anew whenever offers, requests or load
+    are others.
+    """
+    made = []
+    monkeypatch.setattr(
+        Market,
+        "allocate",
+        lambda self, *given, of=Market.allocate: made.append(1) or of(self, *given),
+    )
+    loop = Loop(1, lambda i, step: {"eagle": 0.9})
+    loop.speed(40)
+    controller = loop.controller
+    made.clear()
+
+    def decided(name, *, prompt=0, k=8):
+        load, options = LoadView(1, 0, 1.0, prefill_rows=prompt), (Option("eagle", k),)
+        view = RequestView(name, "c0", "t", 10_000, 100, True, None, 0, options)
+        before = len(made)
+        (decision,) = controller.decide(load, [view])
+        assert decision.k > 0
+        return decision, len(made) - before
+
+    first, again = decided("a"), decided("a")
+    assert (first[1], again) == (1, (first[0], 0))
+    assert decided("a", k=3)[1] == 1, "other offers"
+    assert decided("b", k=3)[1] == 1, "another request"
+    assert decided("b", k=3)[1] == 0
+    assert decided("b", k=3, prompt=64)[1] == 1, "another load"
+    assert decided("b", k=3)[1] == 1
+    controller.configure(PolicySettings())
+    assert decided("b", k=3)[1] == 1, "other settings"
+
+
+def test_a_look_at_another_option_does_not_stand():
+    """Test that a draft which is made for what it shows is made once: a class has four steps between two of them."""
+    loop = Loop(4, lambda i, step: {"eagle": 0.9, "ngram": 0.2}, options=lambda i, step, rng: TWO)
+    loop.speed(400)
+    for c in (0, 1):
+        looks = [step for step, of in enumerate(loop.reasons) if Reason.PROBE in of[c::2]]
+        assert len(looks) > 3
+        assert min(np.diff(looks)) >= 4
