@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-gpu demo pictures clean
+.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-gpu demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,10 @@ bench-replay: $(VENV)/.dev  ## ten minutes of each production trace against the 
 bench-delivery: $(VENV)/.dev  ## 200 alerts while receivers fail, the broker restarts and the daemon is killed 20 times
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.delivery $(ARGS)
+
+bench-updates: $(VENV)/.dev  ## real changes of the demo target: what they do to its drafts, and who notices
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.updates $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
 	@$(VENV)/bin/specd models fetch demo

@@ -16,6 +16,7 @@ _TITLES: Final = {
     "policies": "The adaptive policy against every static draft length",
     "drift": "How soon drift is found, and how often for nothing",
     "delivery": "Delivery of alerts while everything fails",
+    "updates": "What changes of the target do to its drafts, and who notices",
     "replay": "Production traffic, scaled down, against the live daemon",
 }
 

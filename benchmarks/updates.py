@@ -1,213 +1,52 @@
-"""`python -m benchmarks.updates`: what real changes of the demo target do to its drafts, and who notices.
+"""`make bench-updates`: what real changes of the demo target do to its drafts, and who notices.
 
-One daemon after the other serves the demo model with prompt lookup and the head in the package, under chats that never
-cease. Each is then changed in one way, with the alarm alone and with drafting off where the canary says so. Writes
-benchmarks/results/updates.json and updates.md; takes half an hour, on a machine that does nothing else.
+A daemon first learns what is usual of the demo model with prompt lookup and the head in the package. Others go on from
+what it knows: each is put under chats, changed in one way, and put under the same chats again, with the alarm alone
+and, where the canary finds a fall, once more with drafting off for whoever fell. Writes updates.json and updates.md;
+takes about twenty minutes beside the making of the targets, on a machine that does nothing else.
 """
 
 import argparse
 import asyncio
-import json
-import os
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
-
-import httpx2
+from typing import Any, Final
 
 from benchmarks import updates_targets as changed
+from benchmarks.journal import Journal
+from benchmarks.paper import write
+from benchmarks.updates_daemon import Daemon, Setting, traffic
 from benchmarks.updates_page import page
-from specd.bench.prompts import prompts
 from specd.models.cache import cache_dir
 from specd.models.drafts import shipped_heads
 from specd.models.resolve import demo_directory
 
 _RESULTS: Final = Path(__file__).parent / "results"
-_CLIENTS: Final = 2
-_TOKENS: Final = 96
-_BEFORE: Final = 60  # requests: detectors learn what is usual from them
-_AFTER: Final = 60
-_READY_SECONDS: Final = 600.0
-_CONFIG: Final = """
-[server]
-listen = "127.0.0.1:{port}"
-[admin]
-listen = "127.0.0.1:{admin}"
-[model.target]
-path = {target}
-name = "demo"
-quantization = "{quantization}"
-[model.draft]
-kind = ["ngram", "eagle"]
-head = {head}
-[drift]
-on_canary_fail = "{reaction}"
-learn_requests = 30
-"""
+_LEARNED: Final = 1
+_CHATS: Final = 2  # seeds of the prompts: those that are learned from, and those before and after
+
+Change = Callable[[Daemon, Setting], Awaitable[dict[str, Any]]]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a daemon is configured with."""
+class Case:
+    """A change, and how it is made."""
 
-    target: Path
-    head: Path
-    reaction: str = "alert"
+    name: str
+    target: Callable[[Path], Path] | None = None
+    """Makes the changed target in this directory; None stays with the demo model."""
+    head: Callable[[Path], Path] | None = None
+    """The same of the head."""
     quantization: str = "none"
-
-
-@dataclass(slots=True)
-class Seen:
-    """What clients saw of so many requests."""
-
-    seconds: float = 0.0
-    tokens: int = 0
-    examined: int = 0
-    accepted: int = 0
-    alert_requests: int | None = None
-    """After so many the alarm went off by itself."""
-    alert_seconds: float | None = None
-    first: list[int] = field(default_factory=lambda: [0, 0])
-    """Position 1: examined and accepted."""
-
-    @property
-    def acceptance(self) -> float | None:
-        """At position 1."""
-        return self.first[1] / self.first[0] if self.first[0] else None
-
-    @property
-    def throughput(self) -> float:
-        """Tokens a second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self) | {"acceptance": self.acceptance, "throughput": self.throughput}
-
-
-class Daemon:
-    """`specd run` in a folder of its own, with a state of its own unless one is shared."""
-
-    def __init__(self, folder: Path, setting: Setting, state: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._state, self._setting = folder, state, setting
-        self._ports = (18400, 18401)
-        self._process: asyncio.subprocess.Process | None = None
-        self.http = httpx2.AsyncClient(timeout=None)
-
-    def write(self, setting: Setting) -> None:
-        """The config; the daemon is not told."""
-        values = {
-            "port": self._ports[0],
-            "admin": self._ports[1],
-            "target": json.dumps(str(setting.target)),
-            "head": json.dumps(str(setting.head)),
-            "reaction": setting.reaction,
-            "quantization": setting.quantization,
-        }
-        (self._folder / "specd.toml").write_text(_CONFIG.format_map(values))
-
-    async def __aenter__(self) -> Self:
-        self.write(self._setting)
-        command = [
-            str(Path(sys.executable).with_name("specd")),
-            "run",
-            "-c",
-            str(self._folder / "specd.toml"),
-        ]
-        environment = os.environ | {"SPECD_STATE_DIR": str(self._state)}
-        with (self._folder / "log").open("w") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdout=log, stderr=log, env=environment
-            )
-        async with asyncio.timeout(_READY_SECONDS):
-            while not await self._ready():  # noqa: ASYNC110  another process sets no event
-                await asyncio.sleep(0.5)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        await self._process.wait()
-        await self.http.aclose()
-
-    async def _ready(self) -> bool:
-        assert self._process is not None
-        if self._process.returncode is not None:
-            raise RuntimeError((self._folder / "log").read_text())
-        try:
-            return (await self.http.get(f"{self._url(0)}/ready")).status_code == 200
-        except httpx2.TransportError:
-            return False
-
-    def _url(self, which: int) -> str:
-        return f"http://127.0.0.1:{self._ports[which]}"
-
-    async def admin(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """A call of the admin API, whatever its status."""
-        answer = await self.http.request(method, self._url(1) + path, json=body)
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def asked(self, text: str) -> dict[str, Any]:
-        """A chat; the answer with its report."""
-        body = {
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": _TOKENS,
-            "temperature": 0,
-            "specd": {"report": True, "class": "chat"},
-        }
-        answer = await self.http.post(f"{self._url(0)}/v1/chat/completions", json=body)
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def alarmed(self) -> bool:
-        """Whether live traffic, and not the canary, has set the alarm off."""
-        alerts = (await self.admin("GET", "/admin/v1/alerts"))["alerts"]
-        return any(
-            one["state"] == "firing"
-            and one["name"].startswith(("SpecdAcceptance", "SpecdSpeculation"))
-            and one["labels"].get("kind") != "canary"
-            for one in alerts
-        )
-
-
-async def traffic(daemon: Daemon, requests: int, seed: int, *, watch: bool = False) -> Seen:
-    """So many chats, some at a time; watch: note when the alarm goes off."""
-    seen, began, waiting = Seen(), time.monotonic(), list(islice(prompts("chat", seed), requests))
-    done = 0
-
-    async def client() -> None:
-        nonlocal done
-        while waiting:
-            _count(seen, await daemon.asked(waiting.pop(0).text))
-            done += 1
-            if watch and seen.alert_requests is None and await daemon.alarmed():
-                seen.alert_requests, seen.alert_seconds = done, time.monotonic() - began
-
-    await asyncio.gather(*(client() for _ in range(_CLIENTS)))
-    seen.seconds = time.monotonic() - began
-    return seen
-
-
-def _count(seen: Seen, answer: dict[str, Any]) -> None:
-    report = answer["specd"]
-    seen.tokens += answer["usage"]["completion_tokens"]
-    seen.examined += sum(report["examined"])
-    seen.accepted += sum(report["accepted"])
-    if report["examined"]:
-        seen.first[0] += report["examined"][0]
-        seen.first[1] += report["accepted"][0]
-
-
-Change = Callable[[Daemon, Setting], Any]
+    how: Change | None = None
+    """None: the daemon is started anew."""
 
 
 async def _to_path(daemon: Daemon, setting: Setting) -> dict[str, Any]:
@@ -216,101 +55,156 @@ async def _to_path(daemon: Daemon, setting: Setting) -> dict[str, Any]:
 
 async def _by_reload(daemon: Daemon, setting: Setting) -> dict[str, Any]:
     daemon.write(setting)
-    answer = await daemon.admin("POST", "/admin/v1/reload")
-    if answer.get("result") != "ok":
-        return answer
-    shown = await daemon.admin("GET", "/admin/v1/target")
-    return {"result": "ok", "canary": shown["canary"], "seconds": None}
+    await daemon.admin("POST", "/admin/v1/reload")
+    return await daemon.admin("GET", "/admin/v1/target")
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A change, and how it is made."""
-
-    name: str
-    after: Setting
-    how: Change | None
-    """None: the daemon is started anew."""
-
-
-def cases(demo: Path, head: Path, folder: Path) -> list[Case]:
-    """All of them; the targets are made where they are missing."""
-    none = Setting(demo, head)
-    made: dict[str, Callable[[], Path]] = {
-        "resaved": lambda: changed.resaved(demo, folder / "resaved"),
-        "template": lambda: changed.retemplated(demo, folder / "template"),
-        "tuned": lambda: changed.fine_tuned(demo, folder / "tuned"),
-        "random": lambda: changed.random_head(head, folder / "random"),
-    }
-    paths = {name: folder / name if (folder / name).exists() else make() for name, make in made.items()}
+def cases(demo: Path, head: Path) -> list[Case]:
+    """All of them."""
     return [
-        Case("the same weights, saved again", Setting(paths["resaved"], head), _to_path),
-        Case("int8 linears", Setting(demo, head, quantization="int8"), _by_reload),
-        Case("another chat template", Setting(paths["template"], head), _to_path),
-        Case("fine-tuned; head of the previous revision", Setting(paths["tuned"], head), _to_path),
-        Case("random head, after a restart", Setting(none.target, paths["random"]), None),
+        Case("the same weights, saved again", lambda at: changed.resaved(demo, at), how=_to_path),
+        Case("int8 linears", quantization="int8", how=_by_reload),
+        Case("another chat template", lambda at: changed.retemplated(demo, at), how=_to_path),
+        Case(
+            "fine-tuned; head of the revision before", lambda at: changed.fine_tuned(demo, at), how=_to_path
+        ),
+        Case("random head, after a restart", head=lambda at: changed.random_head(head, at)),
     ]
 
 
-async def measured(case: Case, before: Setting, folder: Path) -> dict[str, Any]:
-    """One change, with an alarm alone and with drafting off where the canary says so."""
-    found: dict[str, Any] = {"name": case.name}
-    for reaction in ("alert", "off"):
-        found[reaction] = await _one(case, before, reaction, folder / reaction)
-    return found
+class Bench:
+    """Daemons one after the other, in a folder."""
+
+    def __init__(self, folder: Path, before: Setting, learned: int, requests: int) -> None:
+        """learned: requests from which it is known what is usual; requests: before a change, and after."""
+        self._folder, self._before = folder, before
+        self._learned, self._requests = learned, requests
+
+    def row(self, case: Case) -> Row:
+        """One change. With a reaction only where the canary has found something to react to."""
+        after = self._changed(case)
+        found: Row = {"name": case.name, "alert": self._run(case, after, "alert"), "off": None}
+        if any(one["verdict"] == "bad" for one in found["alert"]["update"]["canary"]):
+            found["off"] = self._run(case, after, "off")
+        return found
+
+    def _changed(self, case: Case) -> Setting:
+        target = (
+            self._before.target if case.target is None else self._made(f"{case.name}/target", case.target)
+        )
+        head = self._before.head if case.head is None else self._made(f"{case.name}/head", case.head)
+        return Setting(target, head, quantization=case.quantization)
+
+    def _made(self, name: str, make: Callable[[Path], Path]) -> Path:
+        """Whole or not at all: a run that was killed here begins anew."""
+        made, half = self._folder / "made" / name, self._folder / "half"
+        if not made.exists():
+            _say(f"  making {name}")
+            shutil.rmtree(half, ignore_errors=True)
+            made.parent.mkdir(parents=True, exist_ok=True)
+            make(half).rename(made)
+        return made
+
+    def _run(self, case: Case, after: Setting, reaction: str) -> Row:
+        folder = self._folder / "runs" / f"{case.name}, {reaction}"
+        shutil.rmtree(folder, ignore_errors=True)
+        state = folder / "state"
+        shutil.copytree(self._usual(), state)
+        first, second = replace(self._before, reaction=reaction), replace(after, reaction=reaction)
+        began = time.monotonic()
+        found = asyncio.run(_one(case, folder, state, (first, second), self._requests))
+        _say(f"  {reaction}: {time.monotonic() - began:.0f} s")
+        return found
+
+    def _usual(self) -> Path:
+        """What a daemon has learned of the demo model: its canary, and the baselines of its detectors."""
+        state = self._folder / "usual"
+        if not state.exists():
+            _say("  learning what is usual")
+            asyncio.run(_learn(self._folder / "learning", self._before, self._learned))
+            shutil.copytree(self._folder / "learning" / "state", state, ignore=lambda *_: ["alerts.db"])
+        return state
 
 
-async def _one(case: Case, before: Setting, reaction: str, folder: Path) -> dict[str, Any]:
-    first = Setting(before.target, before.head, reaction, before.quantization)
-    after = Setting(case.after.target, case.after.head, reaction, case.after.quantization)
-    state = folder / "state"
-    async with Daemon(folder, first, state) as daemon:
+async def _learn(folder: Path, setting: Setting, requests: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    async with Daemon(folder, setting, folder / "state") as daemon:
         await daemon.admin("POST", "/admin/v1/target/canary")
-        usual = await traffic(daemon, _BEFORE, seed=1)
+        await traffic(daemon, requests, _LEARNED)
+
+
+async def _one(
+    case: Case, folder: Path, state: Path, settings: tuple[Setting, Setting], requests: int
+) -> Row:
+    before, after = settings
+    async with Daemon(folder, before, state) as daemon:
+        usual = await traffic(daemon, requests, _CHATS)
         if case.how is not None:
-            outcome = await case.how(daemon, after)
-            return _row(usual, outcome, await traffic(daemon, _AFTER, seed=2, watch=True))
+            update = await case.how(daemon, after)
+            later = await traffic(daemon, requests, _CHATS, watch=True)
+            return {"before": usual.document(), "update": update, "after": later.document()}
     async with Daemon(folder, after, state) as daemon:
-        outcome = await daemon.admin("POST", "/admin/v1/target/canary")
-        return _row(usual, outcome, await traffic(daemon, _AFTER, seed=2, watch=True))
+        update = await daemon.judged_at_start()
+        later = await traffic(daemon, requests, _CHATS, watch=True)
+        return {"before": usual.document(), "update": update, "after": later.document()}
 
 
-def _row(usual: Seen, outcome: dict[str, Any], later: Seen) -> dict[str, Any]:
-    return {"before": usual.document(), "update": outcome, "after": later.document()}
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  progress
 
 
-@asynccontextmanager
-async def _folder(path: Path | None) -> AsyncIterator[Path]:
+@contextmanager
+def _folder(path: Path | None) -> Iterator[Path]:
     if path is not None:
-        yield path
+        yield path.resolve()
         return
     with tempfile.TemporaryDirectory() as made:
         yield Path(made)
 
 
-async def _run(args: argparse.Namespace) -> None:
+def main() -> int:
+    """Measure, row by row; a row that fails is told of, and the others go on."""
+    args = _arguments()
+    asked = {"learned": args.learned, "requests": args.requests}
+    try:
+        journal = Journal(args.out / "updates.partial.jsonl", asked, resume=args.resume)
+    except ValueError as fault:
+        _say(str(fault))
+        return 2
     demo, (head, *_) = demo_directory(cache_dir()), shipped_heads()
-    results = []
-    async with _folder(args.folder) as folder:
-        for number, case in enumerate(cases(demo, head, folder)):
-            sys.stderr.write(f"{case.name}\n")
-            results.append(await measured(case, Setting(demo, head), folder / f"run-{number}"))
-            _write(args.json, json.dumps(results, indent=1) + "\n")
-    _write(args.page, page(results, _TOKENS))
+    with _folder(args.folder) as folder:
+        bench = Bench(folder, Setting(demo, head), args.learned, args.requests)
+        found = [row for case in cases(demo, head) if (row := _row(bench, case, journal)) is not None]
+    if not found:
+        return 1
+    command = f'make bench-updates ARGS="--learned {args.learned} --requests {args.requests}"'
+    write(args.out, "updates", command, {"asked": asked, "rows": found}, page(found))
+    if len(found) < len(cases(demo, head)):
+        return 1
+    journal.finish()
+    return 0
 
 
-def _write(file: Path, text: str) -> None:
-    file.write_text(text, "utf-8")
+def _row(bench: Bench, case: Case, journal: Journal) -> Row | None:
+    _say(f"{case.name}{', known' if journal.knows(case.name) else ''}")
+    try:
+        row: Row = journal.measured(case.name, lambda: bench.row(case))
+    except Exception as fault:  # noqa: BLE001  whatever it is, the other rows are worth having
+        _say(f"  failed: {fault!r}")
+        return None
+    return row
 
 
-def main() -> None:
-    """Entry."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="where changed targets are made and kept")
-    parser.add_argument("--json", type=Path, default=_RESULTS / "updates.json")
-    parser.add_argument("--page", type=Path, default=_RESULTS / "updates.md")
-    asyncio.run(_run(parser.parse_args()))
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench-updates", description=__doc__)
+    option = parser.add_argument
+    option("--learned", type=int, default=80, help="requests that baselines are learned from (default 80)")
+    option("--requests", type=int, default=48, help="before each change, and after it (default 48)")
+    option("--folder", type=Path, help="where changed targets and logs are kept; default: nowhere")
+    option("--resume", action="store_true", help="go on from what a run with the same options left behind")
+    option("--out", type=Path, default=_RESULTS, help="folder of the results")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
