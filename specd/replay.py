@@ -16,12 +16,15 @@ from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.base import rfc3339
 from specd.alerts.rules import Evidence, Stratum, evaluate
 from specd.alerts.signals import findings
+from specd.alerts.silences import Silence, Silences
+from specd.alerts.telling import Listener, Muting, Told, firing_notices, resolved_notices
 from specd.config.schema import Config
 from specd.errors import UserError
 
 _INTERVAL: Final = 1.0
 _MOST_LOOKS: Final = 60  # between two records, however far apart they are
 _UPDATE: Final = "target_update"
+_READER: Final = Listener("replay", repeat_seconds=0.0, send_resolved=True)
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,15 +124,20 @@ def _check(drafted: Drafted) -> None:
 
 
 class Replay:
-    """Detectors, rules and lifecycle, on the time of the records."""
+    """Detectors, rules, lifecycle, and what mutes an alert, on the time of the records."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, silences: Iterable[Silence] = ()) -> None:
         self._config = config
         self._watch = Watch(config.drift.settings())
         rules = config.alerts.rules
         self._evidence = Evidence(max((rule.window_seconds for rule in rules), default=0.0))
         self._events = Events()
         self._lifecycle = Lifecycle(self._context)
+        self._told: Told = {}
+        muted = Silences()
+        muted.restore(silences)
+        grace = config.alerts.update_grace_seconds
+        self._muting = Muting(muted, self._events, self._lifecycle.all, grace_seconds=grace)
         self._pair = Pair("", "")
         self._known: set[Pair] = set()
         self._target = ""
@@ -143,10 +151,10 @@ class Replay:
         for record in records:
             now = max(now, record.t)
             for at in _looks(looked, now):
-                yield from self._told(self._look(at), shift)
+                yield from self._tell(self._look(at), at, shift)
                 looked = at
-            yield from self._told(self._take(record, now), shift)
-        yield from self._told(self._look(now), shift)
+            yield from self._tell(self._take(record, now), now, shift)
+        yield from self._tell(self._look(now), now, shift)
 
     def _take(self, record: Record, now: float) -> list[Alert]:
         if isinstance(record, Update):
@@ -198,20 +206,27 @@ class Replay:
     def _of_another_pair(self, alert: Alert) -> str | None:
         return None if pair_of(alert.labels) in {None, self._pair} else "another pair of revisions is served"
 
-    @staticmethod
-    def _told(alerts: Iterable[Alert], shift: float) -> Iterator[dict[str, Any]]:
-        for alert in alerts:
-            if alert.state is State.PENDING:
-                continue
-            yield {
-                "name": alert.name,
-                "state": alert.state.value,
-                "labels": alert.labels,
-                "annotations": alert.annotations,
-                "startsAt": rfc3339(alert.starts_at + shift),
-                "endsAt": None if alert.ends_at is None else rfc3339(alert.ends_at + shift),
-                "fingerprint": alert.fingerprint,
-            }
+    def _tell(self, changed: Iterable[Alert], now: float, shift: float) -> Iterator[dict[str, Any]]:
+        """What is news to a receiver that wants to know of every end."""
+        over = [alert for alert in changed if alert.state is State.RESOLVED]
+        for ended in resolved_notices(over, [_READER], self._told):
+            yield _as_json(ended.alert, shift)
+        by_key = {one.alert.fingerprint: one for one in self._lifecycle.all()}
+        mute = lambda one: self._muting.why(one, now)  # noqa: E731
+        for news in firing_notices(by_key.values(), [_READER], self._told, mute, now):
+            yield _as_json(self._muting.not_recovered(by_key[news.alert.fingerprint]), shift)
+
+
+def _as_json(alert: Alert, shift: float) -> dict[str, Any]:
+    return {
+        "name": alert.name,
+        "state": alert.state.value,
+        "labels": alert.labels,
+        "annotations": alert.annotations,
+        "startsAt": rfc3339(alert.starts_at + shift),
+        "endsAt": None if alert.ends_at is None else rfc3339(alert.ends_at + shift),
+        "fingerprint": alert.fingerprint,
+    }
 
 
 def _looks(last: float, now: float) -> Iterator[float]:

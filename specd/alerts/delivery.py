@@ -4,7 +4,7 @@ notice    a receiver is to be told of an alert
 message   what is sent to a receiver at once: notices of one group. It stays in the outbox until there is an outcome
 attempt   one try to send a message
 outcome   delivered, rejected (final: sending it again would not help), gave_up (attempts used up, or the receiver is
-          gone from the config); each attempt that will be repeated counts as retried
+          gone from the config), dropped (the outbox was full); each attempt that will be repeated counts as retried
 """
 
 import asyncio
@@ -177,8 +177,10 @@ class Deliveries:
             )
         self._news.set()
 
-    async def _written(self, written: asyncio.Future[None]) -> None:
-        await written
+    async def _written(self, written: asyncio.Future[dict[str, int]]) -> None:
+        for name, messages in (await written).items():
+            self._metrics.outcome(name, "dropped", self._clock(), messages)
+            log.error("the outbox is full: receiver %s will not be told of %d messages", name, messages)
         await self._count()
         self._news.set()
 

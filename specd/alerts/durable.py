@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from specd.alerts.store import MEMORY, Saved, Store
+from specd.alerts.bounds import Bounds
+from specd.alerts.store import BOUNDS, MEMORY, Saved, Store
 
 log: Final = logging.getLogger(__name__)
 
@@ -29,9 +30,12 @@ _BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class DurableStore:
     """A `Store` that always works."""
 
-    def __init__(self, directory: Path | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, directory: Path | None, clock: Callable[[], float] = time.time, bounds: Bounds = BOUNDS
+    ) -> None:
         """Opens the database of this directory, and makes what is missing. None keeps all in memory."""
         self._clock = clock
+        self._bounds = bounds
         self._path = None if directory is None else directory / _FILE
         self._thread = ThreadPoolExecutor(1, "alerts")
         self._was_read = False
@@ -88,16 +92,15 @@ class DurableStore:
         return store, saved
 
     def _load(self, path: Path) -> tuple[Store, Saved]:
-        store = Store(path)
+        store = Store(path, self._bounds)
         try:
             return store, store.load(self._clock())
         except BaseException:
             store.close()
             raise
 
-    @staticmethod
-    def _in_memory() -> tuple[Store, Saved]:
-        return Store(MEMORY), Saved([], {}, [], [])
+    def _in_memory(self) -> tuple[Store, Saved]:
+        return Store(MEMORY, self._bounds), Saved([], {}, [], [])
 
     def _do(self, work: Callable[[Store], T]) -> T:
         try:
@@ -110,13 +113,13 @@ class DurableStore:
 
     def _go_on_in_memory(self, error: sqlite3.Error) -> None:
         self._complain(error)
-        memory = Store(MEMORY)
+        memory = Store(MEMORY, self._bounds)
         try:
             self._store.copy_to(memory)
         except sqlite3.Error as worse:
             log.error("what waited in %s cannot be read (%s)", self._path, worse)  # noqa: TRY400  the sentence says it all
             self._was_read = False
-            memory = Store(MEMORY)
+            memory = Store(MEMORY, self._bounds)
         self._store.close()
         self._store = memory
 
@@ -124,7 +127,7 @@ class DurableStore:
         assert self._path is not None, "without a path nothing can be at fault"
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = Store(self._path)
+            file = Store(self._path, self._bounds)
         except (sqlite3.Error, OSError) as error:
             self.fault = _words(error)
             return

@@ -54,8 +54,10 @@ class AlertManager:
         self._evidence = Evidence(_horizon(alerts))
         self.events = Events()
         self._silences = Silences()
-        self._muting = Muting(self._silences, self.events, alerts.update_grace_seconds)
         self._lifecycle = Lifecycle(self._context)
+        self._muting = Muting(
+            self._silences, self.events, self._lifecycle.all, grace_seconds=alerts.update_grace_seconds
+        )
         self._told: Told = {}
         self._health = health or Health()
         self._sources: list[Source] = [self._floors, self._health.findings]

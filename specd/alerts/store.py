@@ -11,6 +11,7 @@ it returns (`synchronous=FULL`). So a daemon that is killed at any moment has to
 
 import sqlite3
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +20,13 @@ from typing import Any, Final
 
 import msgspec
 
+from specd.alerts.bounds import Bounds, Waiting, to_drop
 from specd.alerts.events import Event
 from specd.alerts.lifecycle import Alert, OpenAlert
 from specd.alerts.silences import Silence
 
 MEMORY: Final = Path(":memory:")
+BOUNDS: Final = Bounds()
 
 _VERSION: Final = 1
 _SCHEMA: Final = """
@@ -106,9 +109,10 @@ class Saved:
 class Store:
     """One database, one connection. Every method is one transaction and may raise `sqlite3.Error`."""
 
-    def __init__(self, path: Path = MEMORY) -> None:
+    def __init__(self, path: Path = MEMORY, bounds: Bounds = BOUNDS) -> None:
         """Opens it, makes it where there is none, and keeps every other process out."""
         self.path = path
+        self._bounds = bounds
         self._db = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
             self._prepare()
@@ -135,8 +139,8 @@ class Store:
                 events=self._values("events", Event),
             )
 
-    def commit(self, changes: Changes) -> None:
-        """Write all of it, or nothing."""
+    def commit(self, changes: Changes) -> dict[str, int]:
+        """Write all of it, or nothing. How many messages had to make room for it, by receiver."""
         with self._transaction() as db:
             _put(db, "alerts", "fingerprint", changes.alerts)
             _put(db, "silences", "id", changes.silences)
@@ -150,6 +154,7 @@ class Store:
                 db.execute("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", (_EVENTS,))
             for entry in changes.entries:
                 self._enqueue(entry)
+            return self._make_room() if changes.entries else {}
 
     def take(self, free: Mapping[str, int], now: float, lease_seconds: float) -> list[Message]:
         """Messages that are due, at most so many of each receiver, leased to the caller."""
@@ -277,6 +282,19 @@ class Store:
                 entry.due,
             ),
         )
+
+    def _make_room(self) -> dict[str, int]:
+        """Where there is more than may wait, some of it goes."""
+        count, size = self._db.execute("SELECT count(*), total(length(content)) FROM outbox").fetchone()
+        if not self._bounds.excess(count, size):
+            return {}
+        rows = self._db.execute(
+            "SELECT id, receiver, content FROM outbox WHERE leased_until = 0 ORDER BY seq"
+        )
+        waiting = [Waiting(name, to, _content(blob).alerts, len(blob)) for name, to, blob in rows]
+        dropped = to_drop(waiting, count, size, self._bounds)
+        self._db.executemany("DELETE FROM outbox WHERE id = ?", [(one.id,) for one in dropped])
+        return Counter(one.receiver for one in dropped)
 
     def _in_order(self, receiver: str) -> bool:
         found = self._db.execute("SELECT 1 FROM outbox WHERE receiver = ? AND lane = '' LIMIT 1", (receiver,))

@@ -2,11 +2,11 @@
 
 told    when a receiver was last told that an alert fires. A receiver that was told of one is told of its end, whatever
         is muted by then, and nobody else is: so no incident stays open for ever, and none is closed that never was.
-muted   of an alert that fires nobody is told while there is a reason: a silence, or an update that is given time.
-        When the reason goes and the alert still fires, they are told.
+muted   of an alert that fires nobody is told while there is a reason: a silence, an update that is given time, or a
+        worse alert of the same cause. When the reason goes and the alert still fires, they are told.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,9 @@ Told = MutableMapping[tuple[str, str], float]
 
 TEST: Final = "test"
 """Source of alerts that try the way to the receivers: nothing mutes them."""
+
+_CAUSE: Final = ("class", "proposer", "target_revision", "draft_revision")
+_COLLAPSE: Final = "SpecdAcceptanceCollapse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class Muting:
 
     silences: Silences
     events: Events
+    open: Callable[[], Sequence[OpenAlert]]
+    """All of them."""
     grace_seconds: float = 0.0
     """After an announced target update, the floors of acceptance are given so long to be reached again."""
 
@@ -97,7 +102,26 @@ class Muting:
         update = self._update_behind(one)
         if update is not None and now < update.at + self.grace_seconds:
             return f"inhibited until {utc(update.at + self.grace_seconds)}: target update at {utc(update.at)}"
-        return None
+        worse = self._worse(one, now)
+        return None if worse is None else f"inhibited by {worse.name} {worse.fingerprint}, of the same cause"
+
+    def _worse(self, one: OpenAlert, now: float) -> Alert | None:
+        """An alert that fires, is told, and says what this one says and more: one cause, one page."""
+        rank = _rank(one.alert)
+        if rank == 0:
+            return None
+        return next(
+            (
+                other.alert
+                for other in self.open()
+                if other.alert.name == _COLLAPSE
+                and _rank(other.alert) < rank
+                and other.alert.state is State.FIRING
+                and _cause(other.alert) == _cause(one.alert)
+                and self.why(other, now) is None
+            ),
+            None,
+        )
 
     def not_recovered(self, one: OpenAlert) -> Alert:
         """The alert; where it outlived the time that an update was given, its texts say so."""
@@ -114,3 +138,14 @@ class Muting:
         if one.alert.source != FLOOR or update is None:
             return None
         return update if 0 <= one.since - update.at <= self.grace_seconds else None
+
+
+def _rank(alert: Alert) -> int:
+    """Of alerts of one cause the lowest is told: the floor that an operator has set, a collapse, a drift."""
+    if alert.name == _COLLAPSE:
+        return 0 if alert.source == FLOOR else 1
+    return 2 if alert.name == "SpecdAcceptanceDrift" else 0
+
+
+def _cause(alert: Alert) -> tuple[str | None, ...]:
+    return tuple(alert.labels.get(name) for name in _CAUSE)

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from specd.telemetry.families import counter, gauge, gauges
 
-DeliveryOutcome = Literal["delivered", "retried", "rejected", "gave_up"]
+DeliveryOutcome = Literal["delivered", "retried", "rejected", "gave_up", "dropped"]
 
 _NEVER: Final = float("nan")
 
@@ -41,9 +41,9 @@ class AlarmMetrics(Collector):
                 self._deliveries[name, outcome] += 0
 
     def outcome(self, receiver: str, outcome: DeliveryOutcome, unix_time: float, messages: int = 1) -> None:
-        """An attempt or delivery ended as delivered, retried, rejected or gave_up."""
+        """An attempt or delivery ended as delivered, retried, rejected, gave_up or dropped."""
         self._deliveries[receiver, outcome] += messages
-        if receiver in self._failing:
+        if receiver in self._failing and outcome != "dropped":
             self._failing[receiver] = outcome != "delivered"
             if outcome == "delivered":
                 self._succeeded[receiver] = unix_time

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from specd.alerts.attempts import Failure, judge, pause
+from specd.alerts.bounds import Bounds
 from specd.alerts.delivery import Deliveries
 from specd.alerts.durable import DurableStore
 from specd.alerts.events import Event
 from specd.alerts.lifecycle import Alert, State
-from specd.alerts.store import Changes
+from specd.alerts.store import BOUNDS, Changes
 from specd.alerts.telling import Notice
 from specd.config.alerts import ReceiverSection
 from specd.errors import UserError
@@ -43,13 +44,13 @@ def a_section(receiver, **keys):
 class Rig:
     """Deliveries whose pauses are as long as the test says, and are remembered."""
 
-    def __init__(self, *sections, directory=None, clock=None, paused=0.0):
+    def __init__(self, *sections, directory=None, clock=None, paused=0.0, bounds=BOUNDS):
         self.metrics = Metrics(version="1")
         self.asked = []
         self.closed = False
         self.paused = paused
         options = {} if clock is None else {"clock": clock}
-        self.store = DurableStore(directory)
+        self.store = DurableStore(directory, bounds=bounds)
         self.deliveries = Deliveries(sections, self.metrics.alarm, self.store, pauses=self._pause, **options)
         self.deliveries.start()
 
@@ -369,6 +370,17 @@ async def test_an_outbox_that_cannot_be_looked_at_is_looked_at_again(rigs, recei
     await until(lambda: "boom" in caplog.text)
     rig.put(an_alert(2))
     await rig.see(delivered=2)
+
+
+async def test_a_full_outbox_is_told_of(rigs, receiver, caplog):
+    """What had to go is an error in the log and counted; the receiver hears the rest when it is back."""
+    receiver.answers.extend([NEVER] * 3)
+    rig = rigs(a_section(receiver, timeout_seconds=0.5), bounds=Bounds(messages=4))
+    rig.put(*(an_alert(number) for number in range(3)))
+    await until(lambda: len(receiver.received) == 3)
+    await rig.put(*(an_alert(number) for number in range(3, 9)))
+    assert "the outbox is full: receiver ops will not be told of" in caplog.text
+    await until(lambda: rig.outcomes().get("delivered", 0) + rig.outcomes()["dropped"] == 9)
 
 
 async def test_a_reload_with_an_unusable_receiver_changes_nothing(rigs, receiver, tmp_path):

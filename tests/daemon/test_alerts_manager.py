@@ -287,6 +287,43 @@ def test_a_silence_that_is_deleted_mutes_nothing_more():
     assert rig.manager.unsilence(silence.id) is None
 
 
+def of_chat(name, source, *, traffic_class="chat", verdict=Verdict.BREACHED):
+    labels = {"alertname": name, "class": traffic_class, "proposer": "ngram", "severity": "warning"}
+    pair = {"target_revision": "t1", "draft_revision": "d1"}
+    kind = {} if source == "floor" else {"kind": name}
+    return Finding(source, {**labels, **pair, **kind}, verdict, {"summary": "s"})
+
+
+def test_a_collapse_mutes_the_drift_that_it_is():
+    """One cause, one page: of a class, proposer and pair the worst is told; when it is over, what is left of it is."""
+    rig = Rig(a_rule())
+    drift, elsewhere = "SpecdAcceptanceDrift", of_chat("SpecdAcceptanceDrift", "drift", traffic_class="code")
+    collapse = of_chat("SpecdAcceptanceCollapse", "drift")
+    rig.manager.judge([collapse, of_chat(drift, "drift"), elsewhere])
+    assert [(one.name, one.labels["class"]) for one in rig.told.alerts] == [
+        ("SpecdAcceptanceCollapse", "chat"),
+        ("SpecdAcceptanceDrift", "code"),
+    ]
+    muted = {(one["name"], one["labels"]["class"]): one["muted"] for one in rig.manager.snapshot()}
+    assert muted[drift, "chat"].startswith("inhibited by SpecdAcceptanceCollapse")
+    rig.manager.judge([of_chat("SpecdAcceptanceCollapse", "drift", verdict=Verdict.FINE)])
+    assert rig.told.states() == [State.FIRING] * 2 + [State.RESOLVED, State.FIRING]
+
+
+def test_the_floor_of_an_operator_mutes_the_collapse_that_detectors_see():
+    """Not so while nobody is told of it."""
+    rig = Rig(a_rule(severity="warning"))
+    rig.manager.silence(new_silence(["SpecdAcceptanceCollapse", "kind="], 20.0, rig.clock.now))
+    rig.seconds(5, accepted=0)
+    seen = of_chat("SpecdAcceptanceCollapse", "drift")
+    rig.manager.judge([seen])
+    assert [one.labels.get("kind") for one in rig.told.alerts] == [seen.labels["kind"]]
+    rig.seconds(20, accepted=0)
+    assert [one.labels.get("kind") for one in rig.told.alerts] == [seen.labels["kind"], None]
+    (muted,) = [one["muted"] for one in rig.manager.snapshot() if "kind" in one["labels"]]
+    assert muted.startswith("inhibited by SpecdAcceptanceCollapse")
+
+
 def test_an_alert_that_still_fires_is_told_again_after_its_interval():
     """With the numbers of that moment, and no sooner."""
     rig = Rig(a_rule())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specd.alerts.bounds import Bounds
 from specd.alerts.durable import DurableStore
 from specd.alerts.events import Event
 from specd.alerts.lifecycle import Alert, OpenAlert, State
@@ -117,6 +118,31 @@ def test_messages_are_taken_when_they_are_due_and_as_many_as_there_is_room_for()
     assert store.due() == {"ops": NOW - 2.0}
     assert taken(store)[1] == [["f2"], ["f1"], ["f0"]]
     assert store.due() == {"ops": NOW + 7.0}
+
+
+def test_where_too_much_waits_what_is_over_and_unheard_goes_first():
+    """Then the oldest; what is being sent stays, and an alert whose beginning was heard keeps its end."""
+    store = Store(bounds=Bounds(messages=10))
+    store.commit(Changes(entries=tuple(an_entry(number) for number in range(3))))
+    (sent, *_), _ = taken(store, free=1)
+    store.commit(Changes(entries=(an_entry(7), an_entry(7, state=State.RESOLVED))))
+    store.commit(Changes(entries=(an_entry(8, state=State.RESOLVED),)))
+    assert store.commit(Changes(entries=tuple(an_entry(number) for number in range(20, 24)))) == {}
+    assert store.commit(Changes(entries=(an_entry(30),))) == {"ops": 2}
+    assert store.commit(Changes(entries=(an_entry(31),))) == {}
+    assert store.commit(Changes(entries=(an_entry(32),))) == {"ops": 2}
+    store.retry(sent, NOW)
+    assert sorted(taken(store, free=99)[1]) == sorted(
+        [[f"f{number}"] for number in (0, 8, 20, 21, 22, 23, 30, 31, 32)]
+    )
+
+
+def test_what_waits_has_a_size():
+    """However few messages it is."""
+    store = Store(bounds=Bounds(bytes=2000))
+    dropped = [store.commit(Changes(entries=(an_entry(number),))) for number in range(50)]
+    assert sum(one.get("ops", 0) for one in dropped) == 50 - store.pending()["ops"]
+    assert 5 <= store.pending()["ops"] <= 15
 
 
 def test_only_so_many_events_are_kept():

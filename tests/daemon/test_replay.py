@@ -94,6 +94,21 @@ def test_a_request_of_the_revision_before_an_update_says_nothing_of_the_new_one(
     assert told(sorted([*steady(300, 0.75), *late, *new], key=lambda line: line["t"])) == []
 
 
+def test_what_the_daemon_would_mute_is_muted(told: Told) -> None:
+    """A silence; a drift within a collapse; a floor for as long as an update is given."""
+    fallen = [*steady(300, 0.75), *steady(60, 0.5, 1, 300)]
+    assert told(fallen, "--now-from-record", "--silence", "class=chat") == []
+    assert len(told(fallen, "--now-from-record", "--silence", "class=code")) == 1
+    lines = [*steady(300, 0.75), *steady(95, 0.04, 1, 300, target="t2")]
+    options = ["--now-from-record", "--set", "alerts.update_grace_seconds=90"]
+    (drift,) = told(lines[:385], *options)
+    assert drift["name"] == "SpecdAcceptanceDrift"
+    assert "kind" not in told(lines, *options)[1]["labels"]
+    assert told(lines, *options)[1]["annotations"]["summary"].startswith(
+        "Not recovered since the target update"
+    )
+
+
 def test_a_rollback_goes_on_with_the_revision_of_before(told: Told) -> None:
     """The alert of the revision that was left ends with it."""
     back = {"t": START + 360, "event": "target_update", "target_revision": "t1"}
