@@ -7,9 +7,11 @@ from typing import Any
 
 from msgspec import structs
 
+from policies.drift import Stratum
 from specd.alerts.alarm import Alarm
 from specd.alerts.silences import Silence
 from specd.config.reload import redacted_dump
+from specd.errors import UserError
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
 from specd.target.line import Line
@@ -73,6 +75,15 @@ class View:
     async def silence(self, silence: Silence) -> None:
         """Tell nobody of some alerts for a time. Raises `UserError`."""
         await self.alarm.silence(silence)
+
+    async def accept_drift(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
+        """What acceptance is now is meant to be so. Raises `UserError` where it is what it was."""
+        found = await self.request_watch.accept(wanted)
+        if not found:
+            raise UserError(
+                "acceptance has not left its baseline there: `specd status --json` lists what is watched"
+            )
+        return found
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""

@@ -58,6 +58,22 @@ class Watch:
             np.array([row]), rates[None], examined[None].astype(np.int64), np.array([shown.t])
         )
 
+    def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
+        """What is shown now is meant to be so: of strata that are wanted and whose acceptance has left its baseline, a
+        new one is learned from the next request on, and until then nothing but a collapse is said of them. Which those
+        are.
+        """
+        flags = self._streams.flags
+        found = {
+            stratum: row
+            for stratum, row in self._rows.items()
+            if wanted(stratum) and (flags.fell[row] or flags.looping[row])
+        }
+        self._streams.restart(np.array(list(found.values()), dtype=np.int64), forget=True)
+        for row in found.values():
+            self._kept.pop(row, None)
+        return list(found)
+
     @property
     def breaches(self) -> int:
         """How much is wrong now, of all strata and kinds."""

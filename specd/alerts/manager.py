@@ -116,6 +116,10 @@ class AlertManager:
         """
         return self._publish(self._lifecycle.step(findings, self._clock()))
 
+    def end(self, why: Callable[[Alert], str | None]) -> Awaitable[None]:
+        """End every open alert for which there is a clause. Done when that is on the disk."""
+        return self._publish(self._lifecycle.end(why, self._clock()))
+
     def tick(self, now: float) -> None:
         """Ask every source. Needs a running event loop, since receivers may have to be told."""
         findings = [finding for source in self._sources for finding in source(now)]

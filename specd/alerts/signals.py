@@ -1,9 +1,9 @@
 """From what the drift detectors say to what the alarm is told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from policies.drift import Kind, Signal
+from policies.drift import Kind, Signal, Stratum
 from policies.drift import Verdict as Said
 from policies.drift.losing import STEPS, Arms
 from specd.alerts.events import utc
@@ -43,6 +43,25 @@ def losses(arms: Iterable[Arms], pair: Pair, severity: str) -> list[Finding]:
     return [_loss(one, pair, severity) for one in arms]
 
 
+def tells_of(alert_source: str, labels: Mapping[str, str], stratum: Stratum) -> bool:
+    """Whether an alert is one of a stratum that has left its baseline."""
+    kinds = {Kind.STEP.value, Kind.DECAY.value, Kind.LOOP.value}
+    return (
+        alert_source == SOURCE
+        and labels.get("kind") in kinds
+        and {name: labels.get(name) for name in _of_stratum(stratum)} == _of_stratum(stratum)
+    )
+
+
+def _of_stratum(stratum: Stratum) -> dict[str, str | None]:
+    return {
+        "class": stratum.traffic_class,
+        "temperature": stratum.temperature,
+        "proposer": stratum.proposer,
+        "evidence": "chances" if stratum.by_chance else None,
+    }
+
+
 def _loss(arms: Arms, pair: Pair, severity: str) -> Finding:
     labels = {
         "alertname": _NAMES[Kind.LOSING],
@@ -80,17 +99,14 @@ def _finding(signal: Signal, severity: str) -> Finding:
 
 
 def _labels(signal: Signal, severity: str) -> dict[str, str]:
-    stratum = signal.stratum
     return {
         "alertname": _NAMES[signal.kind],
         "kind": signal.kind.value,
-        "class": stratum.traffic_class,
-        "temperature": stratum.temperature,
-        "proposer": stratum.proposer,
+        **{name: value for name, value in _of_stratum(signal.stratum).items() if value is not None},
         "severity": severity,
         "target_revision": signal.target_revision,
         "draft_revision": signal.draft_revision,
-    } | ({"evidence": "chances"} if stratum.by_chance else {})
+    }
 
 
 def _who(signal: Signal) -> str:

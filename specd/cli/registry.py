@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "set": Command("set a key of a running daemon until its next reload", "specd.cli.set"),
     "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
     "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
+    "drift": Command("what acceptance was and is; accept what it is now", "specd.cli.drift"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),
     "calibrate": Command("measure what speculation is worth on this host, by load", "specd.calibrate.cli"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from policies.drift import Stratum
 from specd.errors import ReloadRefusedError, UpdateBusyError, UpdateError, UserError
 from specd.http.alerts import Alarm, AlertsApi
 from specd.http.asgi import application, json_response, parsed
@@ -42,6 +43,9 @@ class Daemon(Protocol):
 
     async def set(self, values: Mapping[str, Any]) -> Reloaded:
         """Set keys until the next reload, by dotted name. Raises `UserError`."""
+
+    async def accept_drift(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
+        """What acceptance is now is meant to be so. Raises `UserError`."""
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""
@@ -94,6 +98,15 @@ class AdminApi:
         values = parsed(await request.body(), dict[str, Any])
         return await _reconfigured(self.daemon.set(values))
 
+    async def accept_drift(self, request: Request) -> Response:
+        """`POST /admin/v1/drift/accept` with any of `{"class": …, "temperature": …, "proposer": …}`, or nothing."""
+        wanted = parsed(await request.body() or b"{}", DriftBody)
+        try:
+            found = await self.daemon.accept_drift(wanted.means)
+        except UserError as fault:
+            raise ApiError(422, str(fault), code="nothing_to_accept") from None
+        return json_response({"result": "ok", "accepted": [stratum._asdict() for stratum in found]})
+
     async def target(self, _: Request) -> Response:
         """`GET /admin/v1/target`."""
         return json_response(self.daemon.target())
@@ -126,6 +139,22 @@ class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: str = ""
     """A safetensors file with tensors for the target that is served."""
     revision: str | None = None
+
+
+class DriftBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose acceptance; what is left out may be any."""
+
+    traffic_class: str | None = msgspec.field(default=None, name="class")
+    temperature: Literal["greedy", "low", "medium", "high"] | None = None
+    proposer: str | None = None
+
+    def means(self, stratum: Stratum) -> bool:
+        """Whether it is one of them."""
+        return (
+            self.traffic_class in {None, stratum.traffic_class}
+            and self.temperature in {None, stratum.temperature}
+            and self.proposer in {None, stratum.proposer}
+        )
 
 
 async def _reconfigured(change: Awaitable[Reloaded]) -> Response:
@@ -166,6 +195,7 @@ def admin_app(
     }
     writes: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/admin/v1/reload": api.reload,
+        "/admin/v1/drift/accept": api.accept_drift,
         "/admin/v1/target": api.update_target,
         "/admin/v1/target/rollback": api.roll_back,
         "/admin/v1/target/canary": api.run_canary,

@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from policies.drift import Signal, Verdict, Watch
+from policies.drift import Signal, Stratum, Verdict, Watch
 from specd.alerts.finding import Finding
 from specd.alerts.signals import findings
 from specd.config.drift import DriftSection
@@ -73,6 +73,13 @@ class Drift(Collector):
     def findings(self, now: float) -> list[Finding]:
         """For the alarm."""
         return findings(self._watch.signals(now), self.severity)
+
+    def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
+        """What strata that are wanted show now is meant to be so: see `Watch.accept`."""
+        found = self._watch.accept(wanted)
+        self._dirty = True
+        self._due.set()
+        return found
 
     def snapshot(self) -> list[dict[str, Any]]:
         """For people: every stratum, with its baseline and how it stands; None for what is not known."""

@@ -1,19 +1,24 @@
 """All that looks at requests as they end: drift detectors and reports."""
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from policies.drift import Stratum
 from policies.drift.losing import Losing
 from specd.alerts.finding import Finding, Pair
+from specd.alerts.lifecycle import Alert
 from specd.alerts.manager import AlertManager
-from specd.alerts.signals import losses
+from specd.alerts.signals import losses, tells_of
 from specd.config.schema import Config
 from specd.telemetry.drift import Drift
 from specd.telemetry.finished import EarlierRequests, Requests
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.reports import Reports
+
+log: Final = logging.getLogger(__name__)
 
 
 class RequestWatch:
@@ -34,6 +39,7 @@ class RequestWatch:
         self._reports = Reports(config.telemetry)
         self._losing = losing
         self._clock = clock
+        self._alerts = alerts
         self._pair: tuple[str, str] | None = None
         self.observer = Requests(self._drift, self._reports, clock=clock)
         self.aftermath = EarlierRequests(self.observer)
@@ -62,6 +68,14 @@ class RequestWatch:
         """For people: every stratum, with its baseline and how it stands."""
         return self._drift.snapshot()
 
+    async def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
+        """What strata that are wanted show now is meant to be so: their alerts end, and new baselines are learned."""
+        found = self._drift.accept(wanted)
+        for stratum in found:
+            log.warning("what acceptance of %s is now has been accepted", stratum)
+        await self._alerts.end(lambda alert: _accepted(alert, found))
+        return found
+
     def start(self) -> None:
         """Begin to write, until `aclose`."""
         self._drift.start()
@@ -76,3 +90,9 @@ class RequestWatch:
         if self._pair is None:
             return []
         return losses(self._losing.all(), Pair(*self._pair), self._drift.severity)
+
+
+def _accepted(alert: Alert, strata: Iterable[Stratum]) -> str | None:
+    """Why an alert ends, if it is of one of these."""
+    mine = any(tells_of(alert.source, alert.labels, stratum) for stratum in strata)
+    return "what acceptance is now was accepted by hand" if mine else None

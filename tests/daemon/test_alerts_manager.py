@@ -36,6 +36,13 @@ class Clock:
         return self.now
 
 
+class Done:
+    """Nothing to wait for."""
+
+    def __await__(self):
+        yield from ()
+
+
 class Told:
     """An outbox that keeps what it is given."""
 
@@ -50,6 +57,7 @@ class Told:
     def put(self, changes, notices):
         self.changes.append(changes)
         self.alerts += [notice.alert for notice in notices]
+        return Done()
 
     def configure(self, receivers):
         if any(receiver.name == "bad" for receiver in receivers):

@@ -252,3 +252,17 @@ def test_admin_on_a_unix_socket(daemons, tmp_path):
         daemon.signal(ending)
         daemon.wait()
     assert not path.exists()
+
+
+def test_drift_is_shown_and_only_what_has_drifted_can_be_accepted(daemon, capsys):
+    """Test that `specd drift` lists every class, and that accepting where nothing has happened exits 2."""
+    complete(daemon, k=2, **{"class": "code"})
+    admin = ["--admin", daemon.admin.removeprefix("http://")]
+    assert main(["drift", "show", *admin]) == 0
+    assert re.search(
+        r"^code \(\w+\), ngram: was \S+ of \d+ requests, is \d\.\d\d$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main(["drift", "accept", "--class", "code", *admin]) == 2
+    assert "acceptance has not left its baseline there" in capsys.readouterr().err
+    bad = httpx2.post(daemon.admin + "/admin/v1/drift/accept", json={"classes": "code"})
+    assert (bad.status_code, bad.json()["error"]["code"]) == (400, "invalid_body")

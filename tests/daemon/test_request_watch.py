@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 
 from engine.api import Output, Request, Round, SamplingParams
+from policies.drift.losing import Losing
 from specd.alerts.finding import Verdict
+from specd.alerts.lifecycle import State
 from specd.config.drift import DriftSection
+from specd.config.schema import Config
 from specd.config.telemetry import TelemetrySection
 from specd.restarts import Death
 from specd.telemetry.drift import Drift
 from specd.telemetry.finished import EarlierRequests, Finished, Requests
 from specd.telemetry.reports import ReportFile, Reports, line_of
+from specd.telemetry.requests import RequestWatch
+from tests.daemon.test_alerts_manager import Rig
 from tests.daemon.test_telemetry_metrics import a_round, a_step
 
 EASY = DriftSection(requests_per_false_alarm=1e4)
@@ -229,6 +234,29 @@ def test_a_fall_is_a_finding_with_all_that_one_wants_to_know(drift: Drift) -> No
     assert (stratum["traffic_class"], stratum["wrong"]) == ("chat", ["step"])
     assert stratum["baseline"] == pytest.approx(0.75, abs=0.03)
     assert stratum["now"] == pytest.approx(0.5, abs=0.06)
+
+
+async def test_what_is_accepted_by_hand_ends_its_alert(tmp_path: Path) -> None:
+    """And no other; it is learned anew, so that the same level is told of no more."""
+    rig = Rig()
+    requests = RequestWatch(
+        Config(drift=EASY), tmp_path, rig.manager, rig.metrics, losing=Losing(), clock=rig.clock
+    )
+    requests.set_identity("t1", "d1")
+    feed(requests._drift, 0.75, 200)
+    feed(requests._drift, 0.5, 40, seed=1)
+    rig.seconds(1, accepted=4)
+    assert rig.told.states() == [State.FIRING]
+    assert await requests.accept(lambda stratum: stratum.traffic_class == "code") == []
+    (accepted,) = await requests.accept(lambda stratum: stratum.proposer == "ngram")
+    assert accepted.traffic_class == "chat"
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    assert rig.told.alerts[1].annotations["resolution"] == "what acceptance is now was accepted by hand"
+    feed(requests._drift, 0.5, 150, seed=2)
+    rig.seconds(5, accepted=4)
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    await requests.aclose()
+    assert (tmp_path / "drift.state").exists()
 
 
 def test_metrics_are_nan_until_something_is_known(drift: Drift) -> None:

@@ -208,6 +208,25 @@ def test_an_improvement_is_the_new_baseline() -> None:
     assert signal(found, Kind.STEP, 760).verdict is Verdict.BREACHED
 
 
+def test_a_level_that_is_accepted_by_hand_is_the_new_baseline() -> None:
+    """Of the class that was meant; until it is learned nothing is said, and a fall from it is a fall."""
+    found = watch(*(requests(0.8, 300, 1, name=name) for name in ("chat", "code")))
+    for name in ("chat", "code"):
+        for shown in requests(0.5, 40, 2, name=name, start=300):
+            found.observe(shown)
+    (accepted,) = found.accept(lambda stratum: stratum.traffic_class == "chat")
+    assert (accepted.traffic_class, found.breaches) == ("chat", 1)
+    assert signal(found, Kind.STEP, 340).verdict is Verdict.NO_EVIDENCE
+    for shown in requests(0.5, 200, 3, start=340):
+        found.observe(shown)
+    assert signal(found, Kind.STEP, 540).verdict is Verdict.FINE
+    assert signal(found, Kind.STEP, 540).before == pytest.approx(0.5, abs=0.03)
+    for shown in requests(0.25, 60, 4, start=540):
+        found.observe(shown)
+    assert Verdict.BREACHED in {signal(found, kind, 600).verdict for kind in (Kind.STEP, Kind.DECAY)}
+    assert found.accept(lambda stratum: stratum.proposer == "nobody") == []
+
+
 def test_a_loop_is_a_rise_to_nearly_all() -> None:
     found = watch(requests(0.7, 400), requests(0.99, 60, 1, start=400))
     assert signal(found, Kind.LOOP, 460).verdict is Verdict.BREACHED
