@@ -122,7 +122,9 @@ class Bench:
         if not state.exists():
             _say("  learning what is usual")
             asyncio.run(_learn(self._folder / "learning", self._before, self._learned))
-            shutil.copytree(self._folder / "learning" / "state", state, ignore=lambda *_: ["alerts.db"])
+            shutil.copytree(
+                self._folder / "learning" / "state", state, ignore=shutil.ignore_patterns("alerts.db*")
+            )
         return state
 
 

@@ -151,11 +151,12 @@ class Daemon:
 
     async def judged_at_start(self) -> dict[str, Any]:
         """What the canary says that a daemon replays by itself where another pair served before it."""
-        while True:
-            shown = await self.admin("GET", "/admin/v1/target")
-            if shown["canary"] and not shown["doing"]:
-                return shown
-            await asyncio.sleep(_LOOK)
+        async with asyncio.timeout(_READY_SECONDS):
+            while True:
+                shown = await self.admin("GET", "/admin/v1/target")
+                if shown["canary"] and not shown["doing"]:
+                    return shown
+                await asyncio.sleep(_LOOK)
 
     async def asked(self, text: str) -> dict[str, Any]:
         """A chat; the answer with its report."""

@@ -33,6 +33,7 @@ from specd.http.classes import ClassNames
 from specd.http.generate import Service
 from specd.http.guard import Keys, exposed, host_rule
 from specd.http.listen import Listener, Server
+from specd.http.recorded import as_prompt
 from specd.logs import LogFormat, configure_logging
 from specd.models.cache import hashes
 from specd.models.pair import misfit
@@ -45,13 +46,17 @@ from specd.serving import served_name
 from specd.store import store_dir
 from specd.supervisor import EngineFailedError, EngineState
 from specd.target.canary import Canary
-from specd.target.line import Line
+from specd.target.healing import Healer
+from specd.target.idle import idle
+from specd.target.line import DraftChoice, Line
 from specd.target.lines import Aftermath, Lines
 from specd.target.updates import TargetUpdates
 from specd.target.watch import watch
 from specd.telemetry.prometheus import Metrics
+from specd.telemetry.prompts import PromptRecorder
 from specd.telemetry.requests import RequestWatch
 from specd.telemetry.tracing import tracing
+from specd.training import PROGRAM
 from specd.view import View
 
 log = logging.getLogger(__name__)
@@ -65,15 +70,22 @@ _CLOSING: Final = Refusal("the server is shutting down; send the request again l
 
 
 def serve(
-    loaded: Loaded, *, log_format: LogFormat = "text", engine_command: Sequence[str] = ENGINE_COMMAND
+    loaded: Loaded,
+    *,
+    log_format: LogFormat = "text",
+    engine_command: Sequence[str] = ENGINE_COMMAND,
+    train_command: Sequence[str] = (),
 ) -> int:
-    """Run the daemon until it is told to end; the exit code. The engine is `engine_command --fd N`."""
+    """Run the daemon until it is told to end; the exit code. The engine is `engine_command --fd N`. train_command: in
+    the place of what trains heads.
+    """
     configure_logging(log_format)
     notifier = Notifier.from_environment()
     say = log.info if log_format == "json" else _print
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(loaded, engine_command, notifier, say))
+            commands = engine_command, train_command or idle(PROGRAM)
+            runner.run(_run(loaded, commands, notifier, say))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return _EX_CONFIG if notifier.listens else 2
@@ -89,7 +101,10 @@ def _print(text: str) -> None:
 
 
 async def _run(
-    loaded: Loaded, engine_command: Sequence[str], notifier: Notifier, say: Callable[[str], None]
+    loaded: Loaded,
+    commands: tuple[Sequence[str], Sequence[str]],
+    notifier: Notifier,
+    say: Callable[[str], None],
 ) -> None:
     config = loaded.config
     why_not = exposed(config.admin.listen, config.admin.token_file)
@@ -99,7 +114,7 @@ async def _run(
         contextlib.closing(Listener("server.listen", config.server.listen)) as inference,
         contextlib.closing(Listener("admin.listen", config.admin.listen)) as admin,
     ):
-        daemon = Daemon(loaded, engine_command, notifier, say)
+        daemon = Daemon(loaded, commands, notifier, say)
         daemon.startup(inference, admin)
         await daemon.main_loop()
         await daemon.shutdown()
@@ -111,11 +126,13 @@ class Daemon:
     def __init__(
         self,
         loaded: Loaded,
-        engine_command: Sequence[str],
+        commands: tuple[Sequence[str], Sequence[str]],
         notifier: Notifier,
         say: Callable[[str], None],
     ) -> None:
-        """Raises `UserError` when a file of keys or of headers, or a receiver, cannot be used."""
+        """commands: of the engine, and of what trains. Raises `UserError` when a file of keys or of headers, or a
+        receiver, cannot be used.
+        """
         config = loaded.config
         self._started = time.monotonic()
         self._notifier = notifier
@@ -138,9 +155,10 @@ class Daemon:
         self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
         self._tracing = tracing(config.tracing, version(_DISTRIBUTION))
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
-        self._engine_command = engine_command
+        self._engine_command, train_command = commands
+        self._prompts = PromptRecorder(config.telemetry, store_dir(config.store))
         self._lines = Lines(
-            self._line(config.model.target),
+            self._line(config.model.target, DraftChoice.of(config.model.draft)),
             observers=[Telemetry(self._metrics, self._alerts), self._ledger, self._requests.observer],
             aftermath=[Aftermath(self._metrics, self._ledger, time.monotonic), self._requests.aftermath],
             switched=self._switched,
@@ -152,6 +170,14 @@ class Daemon:
             config=lambda: self._config,
             canary=Canary(store_dir(config.store) / "canary", lambda: self._config),
             alarm=self._alerts.judge,
+            heal=lambda line, fallen: self._healer.begin(line, fallen),  # noqa: PLW0108  it comes next
+        )
+        self._healer = Healer(
+            config=lambda: self._config,
+            recorded=self._prompts.kept,
+            serving=lambda: self._lines.current,
+            use=self._updates.heal_with,
+            program=train_command,
         )
         self._shown = self._view(served_name(config.model.target))
         self._dashboard = Dashboard(self._shown)
@@ -168,6 +194,7 @@ class Daemon:
             enter=self._lines.enter,
             config=lambda: self._config,
             classes=ClassNames(),
+            record=lambda body, tokens: self._prompts.asked(as_prompt(body), tokens),
         )
         app = inference_app(
             service, self._keys, self._unready, version=version(_DISTRIBUTION), tracing=self._tracing
@@ -179,6 +206,7 @@ class Daemon:
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
         self._spawn(self._dashboard.run())
         self._requests.start()
+        self._prompts.start()
         self._bridge.start()
         self._alarm.start(self._bridge)
         loads = lambda: not self._announced  # noqa: E731
@@ -192,6 +220,7 @@ class Daemon:
     async def shutdown(self) -> None:
         """Drain and close. Raises what made the daemon stop, if something did."""
         self._notifier.stopping()
+        await self._healer.aclose()
         await self._updates.aclose()
         self._lines.close(_CLOSING)
         if self._fault is None and self._lines.current.supervisor.info is not None:
@@ -212,6 +241,7 @@ class Daemon:
         grace = 0 if self._hurry.is_set() else _LAST_WORDS
         await self._alarm.aclose(grace)
         await self._requests.aclose()
+        await self._prompts.aclose()
         if self._tracing is not None:
             await self._tracing.aclose()
         await self._bridge.aclose(grace)
@@ -245,6 +275,7 @@ class Daemon:
         self._identify(self._config)
         await self._alerts.judge(line.findings(self._config))
         self._spawn(self._updates.check_start())
+        self._healer.go_on(line)
         self._spawn(watch(lambda: self._config.model.target, self._updates.replace))
         self._announced = True
         self._notifier.ready()
@@ -280,6 +311,7 @@ class Daemon:
             name=name,
             line=lambda: self._lines.current,
             updates=self._updates,
+            healer=self._healer,
             unready=self._unready,
             ledger=self._ledger,
             metric_source=self._metrics,
@@ -319,7 +351,9 @@ class Daemon:
     async def _take_over(self, config: Config) -> None:
         """Put a config in force. Whatever can refuse it comes first, and changes nothing when it does."""
         files, target = self._lines.current.files, config.model.target
-        updates = not target.same(self._config.model.target)
+        updates = not target.same(self._config.model.target) or (
+            DraftChoice.of(config.model.draft) != DraftChoice.of(self._config.model.draft)
+        )
         if files is not None and not updates and (fault := misfit(config.model.draft, files.path, hashes())):
             raise UserError(fault)
         keys, admin_keys = self._keys.read(), self._admin_keys.read()
@@ -328,6 +362,7 @@ class Daemon:
         if updates:
             await self._update_for(config)
         self._requests.configure(config)
+        self._prompts.configure(config.telemetry)
         self._keys.replace(keys)
         self._admin_keys.replace(admin_keys)
         self._bridge.configure(broker)
@@ -336,7 +371,7 @@ class Daemon:
 
     async def _update_for(self, config: Config) -> None:
         try:
-            await self._updates.replace(config.model.target)
+            await self._updates.replace(config.model.target, DraftChoice.of(config.model.draft))
         except UserError:
             self._alerts.configure(self._config.alerts)
             raise
@@ -345,11 +380,12 @@ class Daemon:
         self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time)
         self._alerts.reloaded(attempt.error)
 
-    def _line(self, target: TargetSection) -> Line:
-        return Line(target, self._engine_command, lambda: self._config)
+    def _line(self, target: TargetSection, draft: DraftChoice) -> Line:
+        return Line(target, draft, self._engine_command, lambda: self._config)
 
     def _switched(self, line: Line) -> None:
         self._identify(self._config)
+        self._healer.switched(line)
         self._spawn(line.over())
 
     def _identify(self, config: Config) -> None:

@@ -8,6 +8,11 @@ from specd.config.store import StoreSection
 from specd.errors import UserError
 
 
+def heads_dir(section: StoreSection) -> Path:
+    """Heads that were trained here, each once it has been found good. Raises `UserError`."""
+    return store_dir(section) / "heads"
+
+
 def store_dir(section: StoreSection, env: Mapping[str, str] | None = None) -> Path:
     """`store.directory`, `SPECD_STATE_DIR`, systemd's StateDirectory=, or the user's own. It need not exist yet."""
     environ = os.environ if env is None else env

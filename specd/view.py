@@ -14,8 +14,10 @@ from specd.config.reload import redacted_dump
 from specd.errors import UserError
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
+from specd.target.healing import Healer
 from specd.target.line import Line
-from specd.target.updates import Outcome, TargetUpdates
+from specd.target.outcome import Outcome
+from specd.target.updates import TargetUpdates
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.requests import RequestWatch
 
@@ -31,6 +33,7 @@ class View:
     line: Callable[[], Line]
     """What serves."""
     updates: TargetUpdates
+    healer: Healer
     unready: Callable[[], str | None]
     ledger: Ledger
     metric_source: Metrics
@@ -87,7 +90,7 @@ class View:
 
     def target(self) -> dict[str, Any]:
         """What serves, what a rollback would serve, and how the last change went."""
-        return self.updates.snapshot()
+        return {**self.updates.snapshot(), "healing": self.healer.snapshot()}
 
     async def update_target(self, path: str, revision: str | None) -> Outcome:
         """Serve another target. Raises `UpdateError` or `UpdateBusyError`."""
@@ -96,6 +99,10 @@ class View:
     async def refresh_target(self, weights: str, revision: str | None) -> Outcome:
         """Serve this target with other weights. Raises likewise."""
         return await self.updates.refresh(weights, revision)
+
+    async def use_head(self, head: str, revision: str | None) -> Outcome:
+        """Draft with another head. Raises likewise."""
+        return await self.updates.use_head(head, revision)
 
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-EventKind = Literal["start", "target_update", "config_reload", "engine_restart"]
+EventKind = Literal["start", "target_update", "draft_update", "config_reload", "engine_restart"]
 
 _REMEMBERED: Final = 64
 _HORIZON: Final = 3600.0
@@ -14,6 +14,7 @@ _SLACK: Final = 60.0
 _WORDS: Final[dict[EventKind, str]] = {
     "start": "start of the daemon",
     "target_update": "target update",
+    "draft_update": "draft update",
     "config_reload": "config reload",
     "engine_restart": "restart of the engine",
 }

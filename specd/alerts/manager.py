@@ -180,13 +180,16 @@ class AlertManager:
             log.warning("%d alerts were open when specd ended: they go on", len(saved.alerts))
 
     def _note_pair(self, before: Pair, pair: Pair) -> None:
-        """A draft that changes alone is a config reload, which is noted as such."""
         if not before.target_revision:
             text = f"target {pair.target_revision}, draft {pair.draft_revision}"
             self.events.note("start", text, self._clock())
         elif before.target_revision != pair.target_revision:
             self.events.note(
                 "target_update", f"{before.target_revision} to {pair.target_revision}", self._clock()
+            )
+        else:
+            self.events.note(
+                "draft_update", f"{before.draft_revision} to {pair.draft_revision}", self._clock()
             )
 
     def _floors(self, now: float) -> list[Finding]:

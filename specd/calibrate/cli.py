@@ -38,6 +38,7 @@ from specd.models.cache import hashes
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.profile import subject_of, write_profile
 from specd.models.resolve import resolve_target
+from specd.store import heads_dir
 
 ENGINE: Final = (sys.executable, "-m", "engine.worker")
 
@@ -100,7 +101,7 @@ def run(args: Arguments) -> int:
     require_writable(args.out, args.plot)
     _require_alone(config.admin.listen)
     path = resolve_target(config.model.target.path)
-    drafts = find_drafts(config.model.draft, path, hashes())
+    drafts = find_drafts(config.model.draft, path, hashes(), trained=heads_dir(config.store))
     if not drafts.proposers:
         raise UserError('model.draft.kind = "none": there is no draft to calibrate')
     plan = _plan(args, config)

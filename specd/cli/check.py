@@ -21,6 +21,7 @@ from specd.models.pair import misfit, mismatch
 from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target, still_to_convert
 from specd.mqtt.settings import read_settings
+from specd.store import heads_dir
 
 P = ParamSpec("P")
 
@@ -105,11 +106,12 @@ def _model_faults(config: Config) -> Iterator[str]:
         return
     yield from (fault for fault in faults if fault is not None)
     if draft.on_mismatch == "refuse" and not any(faults):
-        drafts = find_drafts(draft, path, hashes())
+        drafts = find_drafts(draft, path, hashes(), trained=heads_dir(config.store))
         yield from (f"model.draft: {doubt}" for doubt in doubts_about(drafts, path, hashes()))
     if config.policy.profile is not None and not any(faults):
         yield from _said_by(_check_profile, config, path)
 
 
 def _check_profile(config: Config, path: Path) -> None:
-    find_profile(config, path, find_drafts(config.model.draft, path, hashes()), hashes())
+    drafts = find_drafts(config.model.draft, path, hashes(), trained=heads_dir(config.store))
+    find_profile(config, path, drafts, hashes())

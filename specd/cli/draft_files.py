@@ -6,19 +6,22 @@ from typing import Any, Final
 
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, add_config_arguments
-from specd.config.schema import DraftSection
+from specd.config.schema import Config
 from specd.errors import ModelError, UserError
 from specd.models.draft_files import DraftFiles, inspect
-from specd.models.drafts import shipped_heads
+from specd.models.drafts import proven_heads, shipped_heads
 from specd.models.pair import draft_model
 from specd.models.resolve import resolve_target
+from specd.store import heads_dir
 
 _COLUMNS: Final = ("", "KIND", "SIZE", "FITS THE TARGET", "DIRECTORY")
 
 
 def add_list(actions: Any) -> None:
     """Declare `list`. actions: the subparsers of `specd draft`."""
-    parser = actions.add_parser("list", help="the heads in the package, and what the config names")
+    parser = actions.add_parser(
+        "list", help="the heads in the package, those trained here, and what the config names"
+    )
     add_config_arguments(parser)
     parser.set_defaults(action=_list)
 
@@ -39,15 +42,18 @@ def _list(args: Arguments) -> None:
         target = resolve_target(config.model.target.path, download=False)
     except ModelError:
         target = None  # drafts can be listed without it; `specd check` says what is wrong with it
-    rows = [_row(origin, files, target, mapped=mapped) for origin, files in _found(config.model.draft)]
+    rows = [_row(origin, files, target, mapped=mapped) for origin, files in _found(config)]
     print(
         _table([_COLUMNS, *rows]) if rows else "no head in the package, and no draft named in [model.draft]"
     )
 
 
-def _found(draft: DraftSection) -> Iterator[tuple[str, DraftFiles]]:
+def _found(config: Config) -> Iterator[tuple[str, DraftFiles]]:
+    draft = config.model.draft
     for head in shipped_heads():
         yield "package", inspect(head)
+    for head in proven_heads(heads_dir(config.store)):
+        yield "trained", inspect(head)
     model = draft_model(draft, download=False)
     if model is not None:
         yield "config", inspect(model)

@@ -2,18 +2,17 @@
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from specd.cli.parser import Arguments, describe
 from specd.errors import UserError
-from specd.models.cache import cache_dir, hashes
+from specd.models.cache import hashes
 from specd.models.identity import fingerprint
 from specd.models.resolve import public_name, resolve_target
+from specd.training import PROGRAM, Training
 
-PROGRAM: Final = (sys.executable, "-m", "engine.train")
 BUILTIN: Final = "builtin"
 _KINDS: Final = ("eagle3", "medusa", "layer-skip")
 _INTERRUPTED: Final = 130
@@ -63,12 +62,11 @@ An hour or so on two cores for the demo model; larger targets take as much longe
 
 
 def command(args: Arguments, target: Path, revision: str) -> list[str]:
-    """What is started. revision: the target's fingerprint, by which a head is known to be its."""
+    """What is started. revision: the target's fingerprint."""
     given = {name: getattr(args, name) for name in
              ("kind", "prompts", "out", "tokens", "minutes", "disk", "seed", "workers")}  # fmt: skip
-    known = {"target": target, "name": public_name(args.target), "fingerprint": revision}
-    known["cache"] = cache_dir() / "kernels"
-    return [*PROGRAM, *(f"--{name}={value}" for name, value in {**given, **known}.items())]
+    training = Training(target=target, name=public_name(args.target), fingerprint=revision, **given)
+    return [*PROGRAM, *training.arguments()]
 
 
 def _train(args: Arguments) -> int:

@@ -61,23 +61,25 @@ def _show(args: Arguments) -> int:
 
 
 def _update(args: Arguments) -> int:
-    return _change(args, "/admin/v1/target", {"path": _path(args.path), "revision": args.revision})
+    return change(args, "/admin/v1/target", {"path": full_path(args.path), "revision": args.revision})
 
 
 def _refresh(args: Arguments) -> int:
-    return _change(args, "/admin/v1/target", {"weights": _path(args.file), "revision": args.revision})
+    return change(args, "/admin/v1/target", {"weights": full_path(args.file), "revision": args.revision})
 
 
 def _rollback(args: Arguments) -> int:
-    return _change(args, "/admin/v1/target/rollback")
+    return change(args, "/admin/v1/target/rollback")
 
 
 def _canary(args: Arguments) -> int:
-    return _change(args, "/admin/v1/target/canary")
+    return change(args, "/admin/v1/target/canary")
 
 
-def _change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> int:
-    """However long it takes: a large model loads for minutes, and the daemon goes on if we are ended."""
+def change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> int:
+    """Ask for a change of target or draft, however long it takes: a large model loads for minutes, and the daemon goes
+    on if we are ended. Raises `UserError`.
+    """
     with waiting("the daemon is at it: `specd target show` tells what it does"):
         answer = connect(args).request("POST", path, seconds=None, body=body)
     if answer.status in _REFUSALS:
@@ -87,7 +89,7 @@ def _change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> i
     return 0
 
 
-def _path(path: str) -> str:
+def full_path(path: str) -> str:
     """As the daemon finds it, which may run elsewhere: what lies here is named in full."""
     local = Path(path).expanduser()
     return str(local.absolute()) if local.exists() else path

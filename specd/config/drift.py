@@ -1,11 +1,27 @@
 """`[drift]`: what counts as acceptance that has drifted."""
 
+from pathlib import Path
 from typing import Final, Literal
 
 from policies.drift import DriftSettings
 from specd.config.section import Section, hot
 
 _DRIFT: Final = DriftSettings()
+
+
+class RetrainSection(Section):
+    """How a head is trained anew, in the background: docs/updates.md."""
+
+    prompts: Path | None = hot(
+        None,
+        "a file of prompts as `specd draft train` takes it; unset takes those that telemetry.prompts_recorded keeps",
+    )
+    least_prompts: int = hot(200, "with fewer nothing is trained", ge=1)
+    tokens: int = hot(300_000, "of answers to learn from", ge=1)
+    minutes: float = hot(45.0, "for the training itself", gt=0)
+    limit_minutes: float = hot(480.0, "for all of it, since it runs when nobody else computes", gt=0)
+    disk_gb: float = hot(8.0, "that its work may take, in store.directory", gt=0)
+    workers: int = hot(1, "processes of one thread each", ge=1)
 
 
 class DriftSection(Section):
@@ -44,12 +60,13 @@ class DriftSection(Section):
         _DRIFT.after_update,
         "carry compares another pair of revisions with what the one before it showed, learn with itself alone",
     )
-    on_canary_fail: Literal["alert", "off", "ngram", "rollback"] = hot(
+    on_canary_fail: Literal["alert", "off", "ngram", "retrain", "rollback"] = hot(
         "alert",
         "what follows where the canary finds that a draft has fallen: an alert and no more; its proposer drafts no "
-        "longer; prompt lookup drafts in the place of all; or the update is refused, or rolled back where it serves "
-        "already",
+        "longer; prompt lookup drafts in the place of all; a head is trained anew for the target that serves, as "
+        "drift.retrain says; or the update is refused, or rolled back where it serves already",
     )
+    retrain: RetrainSection = RetrainSection()
     severity: str = hot("warning", "label of the alerts")
 
     def settings(self) -> DriftSettings:

@@ -12,7 +12,7 @@ from specd.config.canary import CanarySection
 from specd.config.drift import DriftSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
-from specd.config.section import Section, hot, restart
+from specd.config.section import Section, drain, hot, restart
 from specd.config.store import StoreSection
 from specd.config.target import TargetSection
 from specd.config.telemetry import TelemetrySection
@@ -80,16 +80,18 @@ class DraftSection(Section):
 
     kind: DraftKind | Literal["auto"] | tuple[DraftKind, ...] = restart(
         "auto",
-        "the proposer, or a list among which the policy chooses by request and by round; auto takes ngram, and eagle "
-        "where the package holds a head for the target",
+        "the proposer, or a list among which the policy chooses by request and by round; auto takes ngram, and whoever "
+        "drafts with the head that there is for the target",
     )
     model: str = restart("", 'kind "model": a smaller model, named as model.target.path is')
     vocabulary: Literal["same", "mapped"] = restart(
         "same",
         "kind model: its tokenizer is the target's, or another one: then it drafts with the tokens that both have",
     )
-    head: str = restart(
-        "", "kinds eagle and medusa: a directory with a head; empty takes the package's for the target"
+    head: str = drain(
+        "",
+        "kinds eagle and medusa: a directory with a head; empty takes one that was trained here for the target, else "
+        "the package's",
     )
     ngram_min: int = hot(2, "shortest match that prompt lookup trusts, tokens", ge=1, le=16)
     ngram_max: int = hot(5, "longest match tried, tokens", ge=1, le=16)
@@ -115,7 +117,7 @@ class DraftSection(Section):
         "or the layers that `specd draft train --kind layer-skip` found: the file, or the directory it was written to; "
         "read again at each reload",
     )
-    revision: str = restart("", "draft revision in reports; empty derives one from the kind and its settings")
+    revision: str = drain("", "draft revision in reports; empty derives one from the kind and its settings")
     on_mismatch: Literal["alert", "refuse"] = hot(
         "alert",
         "a head that was trained for another revision of the target, or a draft model with another chat template or "

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from specd.http.asgi import application, json_response, parsed
 from specd.http.errors import ApiError
 from specd.http.guard import Keys, RefuseForeignPages, RequireKey
 from specd.reloading import Reloaded
-from specd.target.updates import Outcome
+from specd.target.outcome import Outcome
 from specd.telemetry.prometheus import CONTENT_TYPE
 
 _DEFAULT_LIMIT: Final = 100
@@ -55,6 +55,9 @@ class Daemon(Protocol):
 
     async def refresh_target(self, weights: str, revision: str | None) -> Outcome:
         """Serve this target with other weights. Raises likewise."""
+
+    async def use_head(self, head: str, revision: str | None) -> Outcome:
+        """Draft with another head. Raises likewise."""
 
     async def roll_back(self) -> Outcome:
         """Serve the previous target. Raises likewise."""
@@ -122,6 +125,11 @@ class AdminApi:
             return await _changed(self.daemon.refresh_target(wanted.weights, wanted.revision))
         return await _changed(self.daemon.update_target(wanted.path, wanted.revision))
 
+    async def use_head(self, request: Request) -> Response:
+        """`POST /admin/v1/draft` with `{"head": …}`, a directory, and `"revision"`."""
+        wanted = parsed(await request.body(), DraftBody)
+        return await _changed(self.daemon.use_head(wanted.head, wanted.revision))
+
     async def roll_back(self, _: Request) -> Response:
         """`POST /admin/v1/target/rollback`."""
         return await _changed(self.daemon.roll_back())
@@ -138,6 +146,13 @@ class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of another target, named as `model.target.path` is."""
     weights: str = ""
     """A safetensors file with tensors for the target that is served."""
+    revision: str | None = None
+
+
+class DraftBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a change of the draft asks for."""
+
+    head: Annotated[str, msgspec.Meta(min_length=1)]
     revision: str | None = None
 
 
@@ -196,6 +211,7 @@ def admin_app(
     writes: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/admin/v1/reload": api.reload,
         "/admin/v1/drift/accept": api.accept_drift,
+        "/admin/v1/draft": api.use_head,
         "/admin/v1/target": api.update_target,
         "/admin/v1/target/rollback": api.roll_back,
         "/admin/v1/target/canary": api.run_canary,

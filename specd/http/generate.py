@@ -46,6 +46,8 @@ class Service:
     """Where a new request goes."""
     config: Callable[[], Config]
     classes: ClassNames
+    record: Callable[[Generation, int], None] = lambda _body, _tokens: None
+    """Told of each request that is understood, and of how many tokens its prompt is."""
     ping_seconds: float = PING_SECONDS
 
 
@@ -107,6 +109,7 @@ class GenerateEndpoint(Generic[AnyBody]):
         max_tokens = token_limit(
             len(prompt.tokens), body.token_limit, context=engine.max_context, default=default
         )
+        self._service.record(body, len(prompt.tokens))
         return Asked(
             body=body,
             prompt=prompt,

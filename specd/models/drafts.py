@@ -1,7 +1,7 @@
 """What `[model.draft]` names, found: who drafts, from which directories, and what to call it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +21,9 @@ from specd.models.pair import draft_model, misfit
 _HEADS: Final = frozenset({"eagle", "medusa"})
 _REVISION_DIGITS: Final = 12
 
+PROOF: Final = "proof.json"
+"""Beside a head that was trained here: what the canary said when it was found good."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
@@ -31,6 +34,8 @@ class Drafts:
     model_revision: str = ""
     head: Path | None = None
     head_revision: str = ""
+    name: str = ""
+    """What the config calls them; empty derives it."""
 
     @property
     def proposers(self) -> tuple[DraftKind, ...]:
@@ -54,7 +59,7 @@ class Drafts:
 
     def revision(self, draft: DraftSection) -> str:
         """The configured one, or one that changes with whatever changes the drafts."""
-        return draft.revision or "+".join(self._revision(draft, kind) for kind in self.kinds)
+        return self.name or "+".join(self._revision(draft, kind) for kind in self.kinds)
 
     def fingerprints(self, draft: DraftSection) -> tuple[str, ...]:
         """Who drafts, without what a reload may change: lookups by their kind, others with what they are made of."""
@@ -79,24 +84,30 @@ class Drafts:
 
 
 def find_drafts(
-    draft: DraftSection, target: Path, hashes: HashCache, *, serving: Drafts | None = None
+    draft: DraftSection,
+    target: Path,
+    hashes: HashCache,
+    *,
+    trained: Path | None = None,
+    serving: Drafts | None = None,
 ) -> Drafts:
-    """Resolve what is named, for the target in this directory. serving: what drafts for the target that this one
-    replaces; a head of it goes on where the config names none and the package has none, if it is of the right sizes.
-    Slow once per model or head. Raises `ModelError`.
+    """Resolve what is named, for the target in this directory. trained: where heads are that were trained here.
+    serving: what drafts for the target that this one replaces; a head of it goes on where the config names none and
+    nobody has one for this target, if it is of the right sizes. Slow once per model or head. Raises `ModelError`.
     """
     if fault := misfit(draft, target, hashes):
         raise ModelError(fault)
     kinds = draft.kinds
-    wanted = draft.kind == "auto" or (_HEADS.intersection(kinds) and not draft.head)
-    shipped = (
-        shipped_head(target, hashes) if wanted else None
-    )  # it may have to read all of the target's weights
-    if shipped is None and wanted and serving is not None:
-        shipped = _going_on(serving, target)
+    head = None
+    if draft.kind == "auto" or _HEADS.intersection(kinds):
+        head = _named(draft) or _known(kinds, target, hashes, trained, serving)
     if draft.kind == "auto":
-        kinds = ("ngram",) if shipped is None else ("ngram", "eagle")
-    head = _head(draft, kinds, shipped)
+        kinds = ("ngram",) if head is None else ("ngram", _drafts_with(head))
+    elif head is None and _HEADS.intersection(kinds):
+        raise ModelError(
+            "model.draft.head: no head in the package was trained for this target: name a directory with one, make one "
+            "with `specd draft train`, or take other kinds"
+        )
     model = draft_model(draft)
     return Drafts(
         kinds=kinds,
@@ -104,7 +115,22 @@ def find_drafts(
         model_revision="" if model is None else fingerprint(model, hashes),
         head=head,
         head_revision="" if head is None else _head_fingerprint(head, hashes),
+        name=draft.revision,
     )
+
+
+def _known(
+    kinds: Collection[DraftKind],
+    target: Path,
+    hashes: HashCache,
+    trained: Path | None,
+    serving: Drafts | None,
+) -> Path | None:
+    """A head that nobody had to name. It may have to read all of the target's weights."""
+    own = [] if trained is None else proven_heads(trained)
+    fitting = [head for head in own if not kinds or inspect(head).kind in kinds]
+    found = _trained_for(fitting, target, hashes) or shipped_head(target, hashes)
+    return found or (None if serving is None else _going_on(serving, target))
 
 
 def _going_on(serving: Drafts, target: Path) -> Path | None:
@@ -115,11 +141,21 @@ def _going_on(serving: Drafts, target: Path) -> Path | None:
 
 def shipped_head(target: Path, hashes: HashCache) -> Path | None:
     """The head in the package that was trained for this very target, if there is one."""
-    for head in shipped_heads():
+    return _trained_for(shipped_heads(), target, hashes)
+
+
+def _trained_for(heads: Sequence[Path], target: Path, hashes: HashCache) -> Path | None:
+    for head in heads:
         record = msgspec.json.decode((head / "record.json").read_bytes())
         if _alike(head, target) and record["target_fingerprint"] == fingerprint(target, hashes):
             return head
     return None
+
+
+def proven_heads(folder: Path) -> list[Path]:
+    """Heads that were trained here and found good, the newest first."""
+    heads = [proof.parent for proof in folder.glob(f"*/{PROOF}") if proof.with_name("record.json").exists()]
+    return sorted(heads, key=lambda head: (head / PROOF).stat().st_mtime_ns, reverse=True)
 
 
 def shipped_heads() -> list[Path]:
@@ -130,23 +166,40 @@ def shipped_heads() -> list[Path]:
 
 def _alike(head: Path, target: Path) -> bool:
     """Whether a target has the head's sizes: all others need not be hashed to know that it does not fit."""
-    layer, config = read_config(head)["transformer_layer_config"], read_config(target)
-    return all(layer[size] == config.get(size) for size in ("hidden_size", "vocab_size"))
+    layer, config = read_config(head).get("transformer_layer_config", {}), read_config(target)
+    return all(
+        layer.get(size, config.get(size)) == config.get(size) for size in ("hidden_size", "vocab_size")
+    )
 
 
-def _head(draft: DraftSection, kinds: Sequence[DraftKind], shipped: Path | None) -> Path | None:
-    if not _HEADS.intersection(kinds):
-        return None
+def require_head(head: Path, target: Path, draft: DraftSection) -> None:
+    """Raises `ModelError` where what is in a directory cannot draft for the target, or is not to by the config."""
+    kind = _drafts_with(head.expanduser())
+    if draft.kind != "auto" and kind not in draft.kinds:
+        raise ModelError(
+            f"model.draft.kind = {list(draft.kinds)} has nobody who drafts with a head of kind {kind}: put "
+            f'"{kind}" into it, and restart specd'
+        )
+    if reason := inspect(head.expanduser()).misfit(target):
+        raise ModelError(f"{head} cannot draft for {target}: {reason}")
+
+
+def _named(draft: DraftSection) -> Path | None:
     if not draft.head:
-        if shipped is None:
-            raise ModelError(
-                "model.draft.head: no head in the package was trained for this target: name a directory with one, "
-                "make one with `specd draft train`, or take other kinds"
-            )
-        return shipped
+        return None
     head = Path(draft.head).expanduser()
     read_config(head)
     return head
+
+
+def _drafts_with(head: Path) -> DraftKind:
+    """Whose head it is."""
+    found = inspect(head).kind
+    if found == "model":
+        raise ModelError(
+            f'model.draft.head: {head} holds a whole model: name it with model.draft.model, and kind = "model"'
+        )
+    return found
 
 
 def _head_fingerprint(head: Path, hashes: HashCache) -> str:

@@ -11,7 +11,7 @@ from specd.errors import UserError
 from specd.http.alerts import SilenceBody, silence_json
 from specd.mqtt.commands import Act, Arguments
 from specd.reloading import Reloaded, Trigger
-from specd.target.updates import Outcome
+from specd.target.outcome import Outcome
 
 
 class Asked(Protocol):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from msgspec import structs
 
@@ -19,17 +20,19 @@ from policies.cost import StepCosts
 from policies.profile import Profile, with_load
 from policies.settings import PolicySettings
 from specd.alerts.finding import Finding, Verdict
-from specd.config.schema import Config
+from specd.config.schema import Config, DraftSection
 from specd.config.target import TargetSection
 from specd.errors import ModelError, UserError
 from specd.flights import Refusal, UnservedError
 from specd.launching import launch_of
 from specd.models.cache import hashes
+from specd.models.directory import read_config
 from specd.models.doubts import alike, doubts_about
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target
 from specd.serving import ServedModel, load_served
+from specd.store import heads_dir
 from specd.supervisor import EngineFailedError, Limits, Supervisor
 from specd.threads import in_thread
 
@@ -58,13 +61,37 @@ class Identity:
     """Of the target's files, whatever it is called."""
 
 
-def find_files(config: Config, target: TargetSection, serving: Files | None = None) -> Files:
+class DraftChoice(NamedTuple):
+    """What of `[model.draft]` changes as the target does: with another engine."""
+
+    head: str = ""
+    revision: str = ""
+
+    @classmethod
+    def of(cls, draft: DraftSection) -> Self:
+        """As the config has it."""
+        return cls(draft.head, draft.revision)
+
+    def within(self, draft: DraftSection) -> DraftSection:
+        """The section with this choice."""
+        return draft.model_copy(update=self._asdict())
+
+
+def find_files(
+    config: Config, target: TargetSection, choice: DraftChoice, serving: Files | None = None
+) -> Files:
     """serving: what is to be replaced; what drafts for it goes on where nothing in the package fits better. Blocking;
     slow once per model. Raises `UserError`.
     """
-    draft = config.model.draft
+    draft = choice.within(config.model.draft)
     path = resolve_target(target.path)
-    drafts = find_drafts(draft, path, hashes(), serving=None if serving is None else serving.drafts)
+    drafts = find_drafts(
+        draft,
+        path,
+        hashes(),
+        trained=heads_dir(config.store),
+        serving=None if serving is None else serving.drafts,
+    )
     doubts = tuple(doubts_about(drafts, path, hashes()))
     if doubts and draft.on_mismatch == "refuse":
         raise ModelError(
@@ -84,12 +111,31 @@ def _profile(config: Config, path: Path, drafts: Drafts, *, updating: bool) -> P
         return None
 
 
+def _cost_alike(one: Files, other: Files) -> bool:
+    """Whether steps and drafts of both cost the same: what differs is in their weights at most."""
+    if not alike(one.path, other.path) or one.drafts.kinds != other.drafts.kinds:
+        return False
+    heads = one.drafts.head, other.drafts.head
+    return heads[0] == heads[1] or (None not in heads and _sizes(heads[0]) == _sizes(heads[1]))
+
+
+def _sizes(head: Path | None) -> object:
+    return head and read_config(head)
+
+
 class Line:
     """One target, from its files to its engine's end. Whoever starts one must `end` it."""
 
-    def __init__(self, target: TargetSection, command: Sequence[str], config: Callable[[], Config]) -> None:
+    def __init__(
+        self,
+        target: TargetSection,
+        draft: DraftChoice,
+        command: Sequence[str],
+        config: Callable[[], Config],
+    ) -> None:
         """config: the one in force, asked for at each start of the engine."""
         self.target = target
+        self.draft = draft
         self.files: Files | None = None
         self._silenced: frozenset[DraftKind] = frozenset()
         self._looks_up = False
@@ -118,9 +164,10 @@ class Line:
     async def find(self, serving: "Line | None" = None) -> None:
         """Find the files; serving: the line that this one is to replace. Raises `UserError`."""
         replaced = None if serving is None else serving.files
-        self.files = await in_thread(find_files, self._config(), self.target, replaced)
+        goes_on = replaced if serving is not None and serving.draft == self.draft else None
+        self.files = await in_thread(find_files, self._config(), self.target, self.draft, goes_on)
         if serving is not None and replaced is not None and serving.target.like(self.target):
-            same = await in_thread(alike, replaced.path, self.files.path)
+            same = await in_thread(_cost_alike, replaced, self.files)
             self._costs = serving.supervisor.costs if same else None
 
     async def read(self) -> None:

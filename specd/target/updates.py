@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +22,13 @@ from specd.config.target import TargetSection
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
 from specd.models.cache import cache_dir
+from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
 from specd.supervisor import EngineFailedError
 from specd.target.canary import Canary, Judged
-from specd.target.line import Identity, Line
+from specd.target.line import DraftChoice, Line
 from specd.target.lines import Lines
+from specd.target.outcome import Last, Outcome, fallen, line_as_json
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -35,38 +37,8 @@ _ENDED: Final = Refusal(
     "the target that this request was for is no longer kept; send it again", "target_changed"
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a change of the target, or a look at it, came to."""
-
-    changed: bool
-    text: str
-    """A sentence for people."""
-    target_revision: str
-    draft_revision: str
-    seconds: float
-    canary: tuple[Judged, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "changed": self.changed,
-            "text": self.text,
-            "target_revision": self.target_revision,
-            "draft_revision": self.draft_revision,
-            "seconds": self.seconds,
-            "canary": [judged.document() for judged in self.canary],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
-    """How the last attempt ended."""
-
-    unix_time: float
-    ok: bool
-    text: str
+Rule = Callable[[Sequence[Judged]], str | None]
+"""Why what the canary has said rules a line out."""
 
 
 class TargetUpdates:
@@ -76,26 +48,29 @@ class TargetUpdates:
         self,
         lines: Lines,
         *,
-        make: Callable[[TargetSection], Line],
+        make: Callable[[TargetSection, DraftChoice], Line],
         config: Callable[[], Config],
         canary: Canary,
         alarm: Callable[[Iterable[Finding]], Awaitable[None]],
+        heal: Callable[[Line, Sequence[Judged]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """make: a line that is not opened yet. config: the one in force. alarm: takes what the canary found,
-        and is done when that cannot be lost. clock: gives Unix seconds.
+        and is done when that cannot be lost. heal: has drafts that have fallen trained anew, in its own time. clock:
+        gives Unix seconds.
         """
         self._lines = lines
         self._make = make
         self._config = config
         self._canary = canary
         self._alarm = alarm
+        self._heal = heal
         self._clock = clock
         self._lock = asyncio.Lock()
         self._doing = ""
         self._task: asyncio.Task[Outcome] | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._before: TargetSection | None = None
+        self._before: tuple[TargetSection, DraftChoice] | None = None
         self.last: Last | None = None
 
     async def update(self, path: str, revision: str | None = None) -> Outcome:
@@ -112,9 +87,18 @@ class TargetUpdates:
         """
         return await self._one_at_a_time(f"refresh from {weights}", lambda: self._refresh(weights, revision))
 
-    async def replace(self, target: TargetSection) -> Outcome:
-        """Serve this target. Raises as `update` does."""
-        return await self._one_at_a_time(f"update to {target.path}", lambda: self._replace(target))
+    async def replace(self, target: TargetSection, draft: DraftChoice | None = None) -> Outcome:
+        """Serve this target, with these drafts or with those that there are. Raises as `update` does."""
+        return await self._one_at_a_time(f"update to {target.path}", lambda: self._replace(target, draft))
+
+    async def use_head(self, head: str, revision: str | None = None) -> Outcome:
+        """Draft with the head in this directory; revision: what to call the drafts. Raises as `update` does."""
+        draft = DraftChoice(head, revision or "")
+        return await self._one_at_a_time(f"drafts with {head}", lambda: self._use(draft, self._ruled_out))
+
+    async def heal_with(self, head: Path, ruled_out: Rule) -> Outcome:
+        """The same, unless what the canary says rules it out. Raises as `update` does."""
+        return await self._one_at_a_time(f"drafts with {head}", lambda: self._heal_with(head, ruled_out))
 
     async def rollback(self) -> Outcome:
         """Serve the previous target again: at once while its engine is kept, else as an update does. Raises as
@@ -136,13 +120,13 @@ class TargetUpdates:
         """For people: what serves, what a rollback would serve, what is going on, how the last attempt ended."""
         before, kept = self._before, self._lines.previous
         return {
-            "current": _line_as_json(self._lines.current, self._config()),
+            "current": line_as_json(self._lines.current, self._config()),
             "previous": (
-                _line_as_json(kept, self._config())
+                line_as_json(kept, self._config())
                 if kept is not None
                 else None
                 if before is None
-                else {"path": before.path, "kept": False}
+                else {"path": before[0].path, "kept": False}
             ),
             "doing": self._doing or None,
             "last": None if self.last is None else asdict(self.last),
@@ -178,9 +162,15 @@ class TargetUpdates:
             self.last = Last(self._clock(), ok=True, text=outcome.text)
             return outcome
 
-    async def _replace(self, target: TargetSection) -> Outcome:
+    async def _replace(
+        self,
+        target: TargetSection,
+        draft: DraftChoice | None = None,
+        ruled_out: Rule | None = None,
+        what: str = "serves now",
+    ) -> Outcome:
         began = time.monotonic()
-        line = self._make(target)
+        line = self._make(target, self._lines.current.draft if draft is None else draft)
         try:
             await line.find(self._lines.current)
             await line.read()
@@ -188,22 +178,36 @@ class TargetUpdates:
                 await line.end(_ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)
             await self._forget_previous()
-            judged = await self._opened(line)
+            judged = await self._opened(line, ruled_out or self._ruled_out)
         except BaseException:
             await line.end(_ENDED)
             raise
-        return await self._switch(line, began, "serves now", judged)
+        return await self._switch(line, began, what, judged)
+
+    async def _use(self, draft: DraftChoice, ruled_out: Rule) -> Outcome:
+        await in_thread(require_head, Path(draft.head), self._lines.current.path, self._config().model.draft)
+        what = f"is drafted for with the head in {draft.head} now"
+        return await self._replace(self._lines.current.target, draft, ruled_out, what)
+
+    async def _heal_with(self, head: Path, ruled_out: Rule) -> Outcome:
+        before = self._lines.current.draft
+        outcome = await self._use(DraftChoice(str(head)), ruled_out)
+        if (
+            not before.head
+        ):  # then heads are found by the targets that they were trained for, and so will this one be
+            self._lines.current.draft = before
+        return outcome
 
     async def _refresh(self, weights: str, revision: str | None) -> Outcome:
         current = self._lines.current
         spared = {line.path for line in self._lines.all} | (
-            {Path(self._before.path)} if self._before else set()
+            {Path(self._before[0].path)} if self._before else set()
         )
         path = await in_thread(refreshed, current.path, Path(weights), cache_dir(), spared)
         target = current.target.model_copy(update={"path": str(path), "revision": revision or ""})
         return await self._replace(target)
 
-    async def _opened(self, line: Line) -> tuple[Judged, ...]:
+    async def _opened(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
         """Have an engine run it that was checked; what the canary says."""
         try:
             line.start(background=True)
@@ -212,10 +216,10 @@ class TargetUpdates:
             if self._config().model.target.update.room == "beside":
                 raise
             log.info("no memory for two engines (%s): requests are held until the new one serves", shortage)
-            return await self._in_its_place(line)
-        return await self._judged(line)
+            return await self._in_its_place(line, ruled_out)
+        return await self._judged(line, ruled_out)
 
-    async def _in_its_place(self, line: Line) -> tuple[Judged, ...]:
+    async def _in_its_place(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
         """The same where there is no room for two. The door stays shut until the switch, or the old one is back."""
         old = self._lines.current
         if self._canary.enabled:
@@ -226,21 +230,24 @@ class TargetUpdates:
             await old.stop(_ENDED)
             line.start(background=False)
             await line.ready()
-            return await self._judged(line)
+            return await self._judged(line, ruled_out)
         except BaseException:
             await line.end(_ENDED)
             self._lines.resume()
             raise
 
-    async def _judged(self, line: Line) -> tuple[Judged, ...]:
+    async def _judged(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
         """What the canary says of a line before it takes traffic. Raises `UpdateError` where that rules it out."""
-        if not self._canary.enabled:
-            return ()
-        judged = await self._canary.judge(self._lines.current, line)
-        bad = [each for each in judged if each.bad]
-        if bad and self._config().drift.on_canary_fail == "rollback":
-            raise UpdateError(f"{bad[0].text()}; drift.on_canary_fail = rollback does not let it serve")
+        judged = await self._canary.judge(self._lines.current, line) if self._canary.enabled else ()
+        if why_not := ruled_out(judged):
+            raise UpdateError(why_not)
         return judged
+
+    def _ruled_out(self, judged: Sequence[Judged]) -> str | None:
+        bad = [each for each in judged if each.bad]
+        if not bad or self._config().drift.on_canary_fail != "rollback":
+            return None
+        return f"{bad[0].text()}; drift.on_canary_fail = rollback does not let it serve"
 
     async def _roll_back(self) -> Outcome:
         began = time.monotonic()
@@ -249,7 +256,7 @@ class TargetUpdates:
             return await self._switch(kept, began, "serves again")
         if self._before is None:
             raise UserError("there is no previous target: nothing was updated since the start")
-        return await self._replace(self._before)
+        return await self._replace(*self._before)
 
     async def _check(self) -> Outcome:
         began, line = time.monotonic(), self._lines.current
@@ -266,14 +273,14 @@ class TargetUpdates:
         self._stop_keeping()
         left = self._lines.current
         # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
-        self._before = left.target.model_copy(update={"path": str(left.path.resolve())})
+        self._before = (left.target.model_copy(update={"path": str(left.path.resolve())}), left.draft)
         self._lines.switch(line)
         line.to_foreground()
         self._lines.release()
         if self._config().model.target.update.in_flight == "rerun":
             left.supervisor.flights.recall()
         self._keeping = asyncio.create_task(self._keep(left))
-        outcome = self._outcome(began, f"{line.target.path} {what}{_fallen(judged)}", judged)
+        outcome = self._outcome(began, f"{line.target.path} {what}{fallen(judged)}", judged)
         self._react(line, judged)
         if self._canary.enabled:
             self._canary.serves(line)
@@ -281,13 +288,21 @@ class TargetUpdates:
         return outcome
 
     def _react(self, line: Line, judged: Iterable[Judged]) -> None:
-        bad = [each.proposer for each in judged if each.bad]
-        if bad and self._config().drift.on_canary_fail == "off":
-            line.silence(bad)
-            log.warning("%s draft no more: drift.on_canary_fail = off", ", ".join(bad))
-        elif bad and self._config().drift.on_canary_fail == "ngram":
-            line.look_up()
-            log.warning("prompt lookup drafts alone: drift.on_canary_fail = ngram")
+        bad = [each for each in judged if each.bad]
+        if not bad:
+            return
+        match self._config().drift.on_canary_fail:
+            case "off":
+                proposers = [each.proposer for each in bad]
+                line.silence(proposers)
+                log.warning("%s draft no more: drift.on_canary_fail = off", ", ".join(proposers))
+            case "ngram":
+                line.look_up()
+                log.warning("prompt lookup drafts alone: drift.on_canary_fail = ngram")
+            case "retrain":
+                self._heal(line, bad)
+            case "alert" | "rollback":
+                pass
 
     async def _keep(self, line: Line) -> None:
         """Let the requests in it end, and end it once it has been kept for long enough."""
@@ -325,21 +340,3 @@ class TargetUpdates:
         assert identity is not None, "only what is known serves"
         seconds = round(time.monotonic() - began, 3)
         return Outcome(changed, text, identity.target_revision, identity.draft_revision, seconds, judged)
-
-
-def _fallen(judged: Iterable[Judged]) -> str:
-    return "".join(f"; {each.text()}" for each in judged if each.bad)
-
-
-def _line_as_json(line: Line, config: Config) -> dict[str, Any]:
-    identity: Identity | None = line.identity(config)
-    return {
-        "path": line.target.path,
-        "target_revision": None if identity is None else identity.target_revision,
-        "draft_revision": None if identity is None else identity.draft_revision,
-        "quantization": None if identity is None else identity.quantization,
-        "proposers": list(line.proposers) if line.files is not None else [],
-        "doubts": list(line.files.doubts) if line.files is not None else [],
-        "kept": line.runs,
-        "requests": len(line.supervisor.flights),
-    }

@@ -9,6 +9,7 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   refuse_model    refuse only models with this in their path
   hold            a file: while it is there, no step is taken of models with what it says in their path
   poor_model      accept nothing for models with this in their path
+  cured_by        but accept as much as ever with a head that has this in its path
   exit_loading    an exit code: end while loading
   load_seconds    pause before Ready
   step_seconds    pause per step
@@ -146,7 +147,9 @@ class Engine:
         launch = read_to_engine(self.sock)
         assert isinstance(launch, Launch)
         self.model = launch.model_path
-        self.poor = "poor_model" in self.manners and self.manners["poor_model"] in launch.model_path
+        cured = self.manners.get("cured_by", "no head at all") in launch.draft.head_path
+        poor = "poor_model" in self.manners and self.manners["poor_model"] in launch.model_path
+        self.poor = poor and not cured
         self.policy, self.max_running = launch.policy, launch.max_running
         self.load(launch)
         while True:

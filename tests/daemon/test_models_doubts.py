@@ -12,7 +12,7 @@ from specd.models.cache import HashCache
 from specd.models.doubts import alike, doubts_about
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.identity import fingerprint
-from specd.target.line import find_files
+from specd.target.line import DraftChoice, find_files
 from tests.daemon.model_directory import write_model
 from tests.tiny import make_model_dir
 from tests.tiny_heads import make_eagle_dir
@@ -73,10 +73,10 @@ def test_doubts_can_refuse_the_pair(tmp_path, monkeypatch):
         return Config.model_validate({"model": {"target": {"path": str(target)}, "draft": section}})
 
     served = config("alert")
-    assert len(find_files(served, served.model.target).doubts) == 1
+    assert len(find_files(served, served.model.target, DraftChoice()).doubts) == 1
     refused = config("refuse")
     with pytest.raises(ModelError, match="another chat template"):
-        find_files(refused, refused.model.target)
+        find_files(refused, refused.model.target, DraftChoice())
 
 
 def test_a_head_goes_on_when_its_target_is_replaced(hashes, tmp_path):

@@ -129,6 +129,7 @@ function sentence(id, bad, parts) {
 const WORDS = {
   start: "Start of the daemon",
   target_update: "Target update",
+  draft_update: "Draft update",
   config_reload: "Config reload",
   engine_restart: "Engine restart",
 };

@@ -5,7 +5,7 @@ import { duration, moment } from "./format.js";
 
 const [WIDTH, HEIGHT] = [300, 60];
 const LEAST_SECONDS = 600;
-const WORDS = { target_update: "target update", config_reload: "config reload", engine_restart: "engine restart", start: "start" };
+const WORDS = { target_update: "target update", draft_update: "draft update", config_reload: "config reload", engine_restart: "engine restart", start: "start" };
 
 /** An svg of lines over the same points in time. series: [{ name, values }]; null in values leaves a gap. */
 export function lines(history, happened, series, [low, high]) {
