@@ -23,7 +23,8 @@ def head(status: Status) -> Iterator[Text]:
     model, up = status["model"], timedelta(seconds=int(status["uptime_seconds"]))
     yield Text(f"specd {status['version']}   {model['name']}   up {up}", TITLE)
     why_not = status["unready_because"]
-    yield Text(why_not, BAD) if why_not else Text("serving", GOOD)
+    loads = status["engine"]["state"] == "starting"
+    yield Text(why_not, WARN if loads else BAD) if why_not else Text("serving", GOOD)
     yield Text(f"target {model['target_revision'] or '-'}   draft {model['draft_revision'] or '-'}")
 
 

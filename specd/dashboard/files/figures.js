@@ -7,8 +7,10 @@ import { added, count, duration, mean, NONE, percent, rate, share } from "./form
 export function head({ status }) {
   const { model, engine } = status;
   say("model", model.name);
-  say("state", status.ready ? "Serving" : `Not serving: ${status.unready_because}`);
-  mood(byId("state"), status.ready ? "good" : engine.state === "loading" ? "warn" : "bad");
+  const [words, how] = status.ready ? ["Serving", "good"] : engine.state === "starting" ? ["Loading", "warn"] : ["Not serving", "bad"];
+  say("state", words);
+  mood(byId("state"), how);
+  say("why", status.unready_because ?? "");
   say("target-revision", model.target_revision ?? NONE);
   say("draft-revision", model.draft_revision ?? NONE);
   say("quantization", model.quantization === "none" ? (engine.info?.dtype ?? NONE) : (model.quantization ?? NONE));
@@ -38,9 +40,9 @@ function alertsNote(pending, { silences, receivers }) {
   return notes.filter(Boolean).join(", ");
 }
 
-/** The stratum that has fallen furthest; before baselines are learned, the class that has the least. */
+/** The stratum that has fallen furthest; where there is too little evidence, the class that has the least. */
 function glanceAcceptance({ drift, acceptance }) {
-  const compared = drift.filter((one) => one.now !== null && one.baseline !== null);
+  const compared = drift.filter((one) => one.score !== null || one.wrong.length);
   const worst = compared.sort((a, b) => a.now - a.baseline - (b.now - b.baseline))[0];
   const fallen = drift.some((one) => one.wrong.length);
   const [least] = Object.entries(acceptance).filter(([, value]) => value !== null).sort(([, a], [, b]) => a - b);
@@ -50,7 +52,7 @@ function glanceAcceptance({ drift, acceptance }) {
     say("acceptance-note", `baseline ${share(worst.baseline)}, ${worst.traffic_class} by ${worst.proposer}`);
   } else {
     say("acceptance-now", least ? share(least[1]) : NONE);
-    say("acceptance-note", least ? `${least[0]}; no baseline learned yet` : "nothing drafted yet");
+    say("acceptance-note", least ? `${least[0]}; too little for a baseline` : "nothing drafted yet");
   }
 }
 
@@ -94,8 +96,7 @@ const stratumName = (one) => [one.traffic_class, one.temperature, one.proposer, 
 
 function evidence(one) {
   if (one.wrong.length) return element("b", { "data-mood": "bad" }, one.wrong.join(", "));
-  if (one.baseline === null) return "baseline is being learned";
-  if (one.score === null) return "none lately";
+  if (one.score === null) return "too little to say";
   return `${Math.round(100 * Math.min(1, Math.max(0, one.score)))}% of an alarm`;
 }
 
