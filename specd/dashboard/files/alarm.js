@@ -1,7 +1,7 @@
 // Alerts, who is told of them, and what else happened: everything with words.
 
 import { byId, children, element, mood, put, rows, say, show } from "./dom.js";
-import { share, time } from "./format.js";
+import { share, time, words } from "./format.js";
 
 const OPEN = ["firing", "pending"];
 const SHOWN_APART = ["alertname", "severity"];
@@ -41,7 +41,7 @@ function alertOf(item, alert) {
   const found = [...Object.entries(texts), ...labels, ...(runbook ? [["runbook", runbook]] : [])];
   children(more.lastElementChild, found, {
     key: ([name]) => name,
-    make: ([name]) => element("div", {}, element("dt", {}, name.replaceAll("_", " ")), element("dd")),
+    make: ([name]) => element("div", {}, element("dt", {}, words(name)), element("dd")),
     update: (pair, [name, value]) => put(pair.lastElementChild, name === "runbook" ? link(pair, value) : value),
   });
 }
@@ -99,8 +99,14 @@ export function target({ target: told }) {
   say("target-proposers", current.proposers.join(", ") || "nobody");
   say("target-previous", previous ? `${previous.path} ${previous.kept ? "at once" : "once it has loaded"}` : "none: there was no update");
   sentence("target-last", last && !last.ok, last ? [last.text, ", ", time(last.unix_time)] : ["none"]);
+  sentence("healing", told.healing.last?.ok === false, healing(told.healing));
   const bad = told.canary.some((one) => one.verdict === "bad");
   sentence("target-canary", bad, [told.canary.map(canary).join("; ") || "not asked yet"]);
+}
+
+function healing({ doing, last }) {
+  if (doing) return [`a head for ${doing.proposer}, since `, time(doing.since)];
+  return last ? [last.text, ", ", time(last.unix_time)] : ["none"];
 }
 
 const VERDICTS = { fine: "has not fallen", bad: "has fallen", no_evidence: "shows too little" };
@@ -112,8 +118,8 @@ function canary({ proposer, verdict, before, after }) {
 export function config({ status: { config: now, mqtt } }) {
   say("config-hash", now.hash);
   const { trigger, result, error, unix_time: at } = now.last_reload;
-  const words = result === "ok" ? `taken over (${trigger})` : `refused (${trigger}): ${error}`;
-  sentence("config-reload", result !== "ok", [words, ", ", time(at)]);
+  const how = result === "ok" ? `taken over (${trigger})` : `refused (${trigger}): ${error}`;
+  sentence("config-reload", result !== "ok", [how, ", ", time(at)]);
   const trouble = mqtt.trouble ?? mqtt.denied_topics.map((topic) => `${topic} is denied`).join(", ");
   const healthy = mqtt.connected && !trouble;
   sentence("mqtt", mqtt.broker !== null && !healthy, [
@@ -126,21 +132,13 @@ function sentence(id, bad, parts) {
   byId(id).replaceChildren(...parts);
 }
 
-const WORDS = {
-  start: "Start of the daemon",
-  target_update: "Target update",
-  draft_update: "Draft update",
-  config_reload: "Config reload",
-  engine_restart: "Engine restart",
-};
-
 export function happened({ happened: events }) {
   show("no-happened", events.length === 0);
   byId("happened").closest(".scroll").hidden = events.length === 0;
   children(byId("happened"), [...events].reverse(), {
     key: (event) => `${event.unix_time} ${event.kind}`,
     make: (event) =>
-      element("li", { "data-kind": event.kind }, time(event.unix_time), " ", element("b", {}, WORDS[event.kind] ?? event.kind), ` ${event.text}`),
+      element("li", {}, time(event.unix_time), " ", element("b", {}, words(event.kind)), ` ${event.text}`),
     update: () => {},
   });
 }

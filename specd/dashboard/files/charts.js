@@ -1,11 +1,10 @@
 // Lines of the last hour. A chart's words stand beside it, so that nobody needs to see it.
 
 import { element } from "./dom.js";
-import { duration, moment } from "./format.js";
+import { duration, moment, words } from "./format.js";
 
 const [WIDTH, HEIGHT] = [300, 60];
 const LEAST_SECONDS = 600;
-const WORDS = { target_update: "target update", draft_update: "draft update", config_reload: "config reload", engine_restart: "engine restart", start: "start" };
 
 /** An svg of lines over the same points in time. series: [{ name, values }]; null in values leaves a gap. */
 export function lines(history, happened, series, [low, high]) {
@@ -33,12 +32,12 @@ export function figure(target, history, happened, series, unit) {
   const high = Math.max(1, ...all);
   const key = element("p", { class: "key", "aria-hidden": "true" }, `max ${rounded(high)} ${unit}`);
   for (const { name } of series.length > 1 ? series : []) key.append(" ", element("span", { class: name }, name));
-  const words = series.map(({ name, values }) => sentence(name, values)).join(" ");
+  const text = series.map(({ name, values }) => sentence(name, values)).join(" ");
   const seen = marks(history, happened).map(said);
   target.replaceChildren(
     key,
     lines(history, happened, series, [0, high]),
-    element("figcaption", {}, `Last ${duration(shown(history))}. ${words}`, seen.length ? ` Marks: ${seen.join("; ")}.` : ""),
+    element("figcaption", {}, `Last ${duration(shown(history))}. ${text}`, seen.length ? ` Marks: ${seen.join("; ")}.` : ""),
   );
 }
 
@@ -57,7 +56,7 @@ function marks(history, happened) {
 }
 
 function said(event) {
-  return `${WORDS[event.kind] ?? event.kind} at ${moment(event.unix_time)}`;
+  return `${words(event.kind)} at ${moment(event.unix_time)}`;
 }
 
 function shown(history) {

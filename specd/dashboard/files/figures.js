@@ -2,13 +2,13 @@
 
 import { bounds, figure, lines } from "./charts.js";
 import { byId, children, element, mood, put, rows, say, show } from "./dom.js";
-import { added, count, duration, mean, NONE, percent, rate, share } from "./format.js";
+import { added, count, duration, mean, NONE, percent, rate, share, words } from "./format.js";
 
 export function head({ status }) {
   const { model, engine } = status;
   say("model", model.name);
-  const [words, how] = status.ready ? ["Serving", "good"] : engine.state === "starting" ? ["Loading", "warn"] : ["Not serving", "bad"];
-  say("state", words);
+  const [state, how] = status.ready ? ["Serving", "good"] : engine.state === "starting" ? ["Loading", "warn"] : ["Not serving", "bad"];
+  say("state", state);
   mood(byId("state"), how);
   say("why", status.unready_because ?? "");
   say("target-revision", model.target_revision ?? NONE);
@@ -59,7 +59,7 @@ function glanceAcceptance({ drift, acceptance }) {
 function reasonShares(reasons) {
   const total = Object.values(reasons).reduce((sum, times) => sum + times, 0);
   const sorted = Object.entries(reasons).sort(([, a], [, b]) => b - a);
-  return sorted.map(([reason, times]) => `${reason.replaceAll("_", " ")} ${percent(times, total)}`);
+  return sorted.map(([reason, times]) => `${words(reason)} ${percent(times, total)}`);
 }
 
 function gainNow(goodput, running) {

@@ -12,6 +12,9 @@ export function count(number, one, many = `${one}s`) {
   return `${number} ${number === 1 ? one : many}`;
 }
 
+/** A name for programs, as people say it. */
+export const words = (name) => name.replaceAll("_", " ");
+
 /** "3 d 4 h", "4 h 12 min", "12 min", "40 s". */
 export function duration(seconds) {
   const whole = Math.floor(seconds);
