@@ -1,10 +1,10 @@
 """The sections of the alarm."""
 
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
+from specd.config.files import SecretFile
 from specd.config.section import Section, hot
 
 ReceiverKind = Literal["webhook", "alertmanager", "slack", "pagerduty", "mqtt"]
@@ -57,8 +57,8 @@ class ReceiverSection(Section):
         "http(s) URL that takes the POST; of an Alertmanager, its root; pagerduty has one of its own; mqtt has none",
         pattern=r"^(https?://.*)?$",
     )
-    url_file: Path | None = hot(None, "file with the URL, where that is the secret, as Slack's is")
-    secret_file: Path | None = hot(
+    url_file: SecretFile | None = hot(None, "file with the URL, where that is the secret, as Slack's is")
+    secret_file: SecretFile | None = hot(
         None,
         "webhook: file with the signing secret, whsec_…, without which nothing is signed; alertmanager: with a bearer "
         "token; pagerduty: with the routing key",

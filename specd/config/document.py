@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from specd.config.files import SecretFile
 from specd.config.paths import section_of
 from specd.config.schema import Config
 from specd.config.section import Section
@@ -30,7 +31,13 @@ A **hot** key changes at once with a [reload](operating.md#reload). A change of 
 one is refused as a whole.
 """
 
-_TYPES: Final[Mapping[Any, str]] = {int: "integer", float: "number", bool: "true or false", Path: "path"}
+_TYPES: Final[Mapping[Any, str]] = {
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    Path: "path",
+    SecretFile: "path of a [secret](operating.md#secrets)",
+}
 
 
 def page() -> str:

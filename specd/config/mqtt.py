@@ -1,11 +1,11 @@
 """`[mqtt]`: state, alerts and commands over a broker."""
 
-from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import field_validator, model_validator
 
+from specd.config.files import SecretFile
 from specd.config.section import Section, hot
 
 Verb = Literal["reload", "set", "target", "silence"]
@@ -23,12 +23,12 @@ class MqttSection(Section):
     )
     prefix: str = hot("specd", "the levels before the node in all topics")
     user: str = hot("", "user at the broker; empty: none")
-    password_file: Path | None = hot(None, "file with the user's password on its first line")
-    ca_file: Path | None = hot(
+    password_file: SecretFile | None = hot(None, "file with the user's password on its first line")
+    ca_file: SecretFile | None = hot(
         None, "certificates to check the broker's by; unset takes those that the system trusts"
     )
-    cert_file: Path | None = hot(None, "certificate to show to the broker, with key_file")
-    key_file: Path | None = hot(None, "key of cert_file")
+    cert_file: SecretFile | None = hot(None, "certificate to show to the broker, with key_file")
+    key_file: SecretFile | None = hot(None, "key of cert_file")
     commands: tuple[Verb, ...] = hot(
         (), "commands that are obeyed: reload, set, target, silence. Empty: none is even listened for"
     )

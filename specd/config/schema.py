@@ -10,6 +10,7 @@ from engine.skipset import SkipSet, read_skip_set
 from specd.config.alerts import AlertsSection, ReceiverSection
 from specd.config.canary import CanarySection
 from specd.config.drift import DriftSection
+from specd.config.files import SecretFile
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
 from specd.config.section import Section, drain, hot, restart
@@ -28,7 +29,7 @@ class ServerSection(Section):
     drain_seconds: float = hot(30.0, "how long open requests may go on after SIGTERM", ge=0)
     max_queue: int = hot(256, "requests that may wait; one more gets 429", ge=0)
     max_body_bytes: int = hot(4 << 20, "a larger request body gets 413", ge=1024)
-    api_keys_file: Path | None = restart(None, "one bearer key a line; without it no key is asked for")
+    api_keys_file: SecretFile | None = restart(None, "one bearer key a line; without it no key is asked for")
     default_max_tokens: int = hot(1024, "max_tokens of a request that names none", ge=1)
 
 
@@ -36,7 +37,7 @@ class AdminSection(Section):
     """The listener for metrics and administration."""
 
     listen: str = restart("127.0.0.1:8001", "host:port, or unix:/path/to/socket")
-    token_file: Path | None = restart(None, "bearer token for /admin; without it loopback is trusted")
+    token_file: SecretFile | None = restart(None, "bearer token for /admin; without it loopback is trusted")
 
 
 class EngineSection(Section):

@@ -12,6 +12,7 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   cured_by        but accept as much as ever with a head that has this in its path
   exit_loading    an exit code: end while loading
   load_seconds    pause before Ready
+  keep_loading    a file: while it is there, Ready is not said
   step_seconds    pause per step
   max_context     as told in Ready
   garbage         send bytes that are no frame after Ready
@@ -164,6 +165,8 @@ class Engine:
     def load(self, launch: Launch) -> None:
         self.send(Loading(f"reading {launch.model_path}"))
         time.sleep(self.manners.get("load_seconds", 0))
+        while Path(self.manners.get("keep_loading", "/nowhere/at/all")).exists():
+            time.sleep(0.01)
         if "exit_loading" in self.manners:
             sys.exit(self.manners["exit_loading"])
         if "alone" in self.manners and not self.alone(Path(self.manners["alone"])):
