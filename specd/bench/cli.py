@@ -20,7 +20,7 @@ from specd.bench.prompts import MIXES, Prompt
 from specd.bench.report import Answered, Asked, document, table
 from specd.bench.sample import Level, Sample, Summary, summarize, whole
 from specd.bench.stages import stages
-from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.parser import INTERRUPTED, Arguments, Parser, describe
 from specd.cli.values import count, counts, require_writable
 from specd.errors import UserError
 
@@ -52,6 +52,7 @@ def add_arguments(parser: Parser) -> None:
         specd bench --ramp 1,4,16,48,16,4,1 --mix chat,copy
         specd bench --url https://llm.example/v1 --api-key-file key.txt --json out.json --plot out.png
         """,
+        exits=INTERRUPTED,
     )
     option = parser.add_argument
     option(

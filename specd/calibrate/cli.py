@@ -28,7 +28,7 @@ from specd.calibrate.report import summary, table
 from specd.calibrate.rig import Rig, RigError, prompts_first, rig
 from specd.calibrate.sweep import Plan, Results, Texts, Try, policy_of, tries
 from specd.cli.configured import load_config
-from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.cli.parser import CACHE, INTERRUPTED, Arguments, Parser, add_config_arguments, describe
 from specd.cli.values import counts, number, require_writable
 from specd.config.schema import Config
 from specd.errors import UserError
@@ -64,6 +64,8 @@ five minutes for the demo model.""",
         specd calibrate
         specd calibrate -c specd.toml --out /var/lib/specd/profile.json --plot profile.png
         specd calibrate --quick --mix chat""",
+        files=CACHE,
+        exits=INTERRUPTED,
     )
     add_config_arguments(parser)
     option = parser.add_argument

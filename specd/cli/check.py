@@ -6,7 +6,7 @@ from typing import ParamSpec
 
 from specd.alerts.receivers.kinds import usable
 from specd.cli.configured import load_config
-from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.cli.parser import CACHE, Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.config.target import TargetSection
@@ -36,6 +36,7 @@ with where it was written, its key and what is right; exit 0 or 2.""",
         """
         specd check
         specd check -c specd.toml --set model.target.path=/models/llama""",
+        files=CACHE,
     )
     add_config_arguments(parser)
 

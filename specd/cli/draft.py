@@ -3,7 +3,7 @@
 from specd.cli.draft_files import add_check, add_list
 from specd.cli.draft_train import add_train
 from specd.cli.draft_use import add_use
-from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.parser import CACHE, Arguments, Parser, describe
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,6 +17,7 @@ def add_arguments(parser: Parser) -> None:
         specd draft check ./small --target demo     can it draft for the demo model?
         specd draft train --kind eagle3 --target demo --prompts builtin --out ./head
         specd draft use ./head                      draft with it from now on""",
+        files=CACHE,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     add_list(actions)

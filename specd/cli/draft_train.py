@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specd.cli.parser import Arguments, describe
+from specd.cli.parser import CACHE, INTERRUPTED, Arguments, describe
 from specd.errors import UserError
 from specd.models.cache import hashes
 from specd.models.identity import fingerprint
@@ -40,6 +40,8 @@ An hour or so on two cores for the demo model; larger targets take as much longe
         specd draft train --kind eagle3 --target demo --prompts builtin --out ./head
         specd draft train --kind eagle3 --target ./model --prompts chats.jsonl --out ./head --minutes 240
         specd draft train --kind layer-skip --target demo --prompts builtin --out ./skip --tokens 20000""",
+        files={"OUT/work": "what was done so far, from where the same command goes on"} | CACHE,
+        exits=INTERRUPTED,
     )
     parser.add_argument("--kind", choices=_KINDS, required=True, help="see above")
     parser.add_argument("--target", required=True, metavar="TARGET", help="named as in model.target.path")

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from engine.pairing.pair import misfit
-from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.parser import CACHE, Arguments, Parser, describe
 from specd.errors import UserError
 from specd.models.cache import cache_dir
 from specd.models.fetch import fetch_demo
@@ -21,6 +21,7 @@ def add_arguments(parser: Parser) -> None:
         specd models check ./my-model           can this version serve it?
         specd models check ./model-q4_0.gguf    the same of a GGUF file
         specd models check demo ./small-model   can the second one draft for the first one?""",
+        files=CACHE,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     fetch = actions.add_parser("fetch", help="get a model into the cache, once")

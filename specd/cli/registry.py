@@ -50,4 +50,6 @@ COMMANDS: Final = {
     "plan": Command("what speculation is worth, by draft length", "specd.cli.plan"),
     "replay": Command("put recorded requests before drift detectors and alert rules", "specd.cli.replay"),
     "simulate": Command("play a trace of requests against policies, without a model", "specd.simulate.cli"),
+    "completion": Command("print a script that completes specd in a shell", "specd.cli.completion"),
+    "manual": Command("print the manual page", "specd.cli.manual"),
 }

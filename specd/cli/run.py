@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from specd.cli.configured import load_config
-from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.cli.parser import CACHE, STATE, Arguments, Parser, add_config_arguments, describe
 from specd.errors import ConfigError
 
 EX_CONFIG: Final = 78
@@ -23,6 +23,8 @@ Under systemd it speaks Type=notify; SIGHUP reloads the config.""",
         specd run                               the demo model on 127.0.0.1:8000
         specd run -c specd.toml
         specd run --set model.target.path=/models/llama --set policy.k_max=4""",
+        files=CACHE | STATE,
+        exits={"78": "under systemd: your mistake, which a restart does not mend"},
     )
     add_config_arguments(parser)
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")

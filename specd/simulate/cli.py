@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from policies.simulate import DEFAULT, Acceptance, Outcome, Trace, Traits
-from specd.cli.parser import Arguments, Parser, describe
+from specd.cli.parser import INTERRUPTED, Arguments, Parser, describe
 from specd.cli.values import count, require_writable
 from specd.simulate import plot
 from specd.simulate.field import Field, everyone
@@ -57,6 +57,7 @@ def add_arguments(parser: Parser) -> None:
         specd simulate trace.jsonl --rate 2 --acceptance code=0.7 --acceptance chat=0.5:0.2:0.9
         specd simulate trace.csv --at-once --policy adaptive,static-3,off --noise 0.3 --switch-every 200
         """,
+        exits=INTERRUPTED,
     )
     option = parser.add_argument
     option("file", type=Path, metavar="FILE", help="the trace")
