@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-gpu demo pictures clean
+.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-gpu demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,11 @@ test: $(VENV)/.dev  ## the whole test suite
 	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m pytest $(ARGS)
+
+test-systemd: $(VENV)/.dev  ## a real systemd, booted in namespaces: the suite's tests of it, and the README's lines
+	@tests/real_programs.sh
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m pytest tests/booted tests/booted/demo_model.py $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the docs
 	$(PY) -m ruff format --check .

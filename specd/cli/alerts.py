@@ -56,6 +56,7 @@ def _test(parser: Parser) -> None:
         metavar="SECONDS",
         help="for the outcomes, at most 60 (default: 10)",
     )
+    parser.exits["1"] = "a receiver has not taken it, or a fault of ours"
     parser.set_defaults(action=_try)
 
 

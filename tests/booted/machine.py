@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tests.daemon.daemon_process import DEADLINE, ROOT, wait_until
+from tests.daemon import daemon_process
+from tests.daemon.daemon_process import ROOT, wait_until
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class Machine:
             capture_output=True,
             text=True,
             check=False,
-            timeout=DEADLINE,
+            timeout=daemon_process.DEADLINE,
             env={"PATH": f"{PREFIX}/bin:/usr/sbin:/usr/bin:/sbin:/bin", **_ENVIRONMENT, **(env or {})},
         )
 

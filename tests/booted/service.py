@@ -14,8 +14,9 @@ import httpx2
 import tomli_w
 
 from tests.booted.machine import PREFIX, SOURCE, Machine, now
+from tests.daemon import daemon_process
 from tests.daemon.conftest import write_served_model
-from tests.daemon.daemon_process import DEADLINE, ROOT, wait_until
+from tests.daemon.daemon_process import ROOT, wait_until
 
 MODEL: Final = "/opt/model"
 MANNERS: Final = "/opt/manners.json"
@@ -109,7 +110,11 @@ class Service:
         """A request from inside."""
         port = self._ports[path.startswith(("/admin", "/metrics"))]
         return self.machine.inside(
-            httpx2.request, method, f"http://127.0.0.1:{port}{path}", timeout=DEADLINE, **options
+            httpx2.request,
+            method,
+            f"http://127.0.0.1:{port}{path}",
+            timeout=daemon_process.DEADLINE,
+            **options,
         )
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
