@@ -51,6 +51,7 @@ printf '[Unit]\nRequires=sysinit.target\nAfter=sysinit.target\nAllowIsolate=yes\
 mkdir -p "$root/mnt"
 cd "$root"
 pivot_root . mnt
+cd /
 umount --lazy /mnt
 # Credentials and private mounts reach a service only where mounts are passed on.
 mount --make-rshared /

@@ -49,6 +49,10 @@ class Service:
         self.config_file = f"/etc/specd/{name.rpartition('@')[2]}.toml"
         self._ports = port, port + 1
         self._began = now()
+        # Connections that outlived a daemon would be of no use to the next one.
+        self._http = httpx2.Client(
+            trust_env=False, verify=False, limits=httpx2.Limits(max_keepalive_connections=0)
+        )
 
     def configure(self, **sections: Any) -> None:
         """The config file."""
@@ -109,13 +113,8 @@ class Service:
     def ask(self, method: str, path: str, **options: Any) -> "Future[httpx2.Response]":
         """A request from inside."""
         port = self._ports[path.startswith(("/admin", "/metrics"))]
-        return self.machine.inside(
-            httpx2.request,
-            method,
-            f"http://127.0.0.1:{port}{path}",
-            timeout=daemon_process.DEADLINE,
-            **options,
-        )
+        options.setdefault("timeout", daemon_process.DEADLINE)
+        return self.machine.inside(self._http.request, method, f"http://127.0.0.1:{port}{path}", **options)
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
         """The answer."""

@@ -68,7 +68,7 @@ def test_reload_takes_over_a_good_config_and_refuses_a_bad_one(service: Service)
 def test_a_hung_engine_is_replaced_by_the_daemon_and_the_watchdog_waits(service: Service) -> None:
     """Test that where the daemon can help itself, systemd leaves it alone."""
     service.configure(engine={"hang_seconds": 0.5})
-    service.drop_in("quick", "[Service]\nWatchdogSec=3s\n")
+    service.drop_in("quick", "[Service]\nWatchdogSec=10s\n")
     service.start()
     main, engine = service.main, service.status()["engine"]["pid"]
     service.kill(engine, signal.SIGSTOP)
@@ -80,11 +80,11 @@ def test_a_hung_engine_is_replaced_by_the_daemon_and_the_watchdog_waits(service:
 def test_the_watchdog_ends_a_daemon_that_cannot_help_itself(service: Service) -> None:
     """Test that systemd restarts daemon and engine where the engine hangs and the daemon waits too long."""
     service.configure(engine={"hang_seconds": 1000.0})
-    service.drop_in("quick", "[Service]\nWatchdogSec=1s\nRestartSec=10ms\n")
+    service.drop_in("quick", "[Service]\nWatchdogSec=2s\nRestartSec=10ms\n")
     service.start()
     main, engine = service.main, service.status()["engine"]["pid"]
     service.kill(engine, signal.SIGSTOP)
-    wait_until(lambda: service.show("NRestarts") == "1", "a restart")
+    wait_until(lambda: service.show("NRestarts") != "0", "a restart")
     wait_until(lambda: service.show("ActiveState") == "active", "the unit to be active again")
     assert not service.lives(main)
     assert not service.lives(engine)
