@@ -151,9 +151,8 @@ class Typist:
         )
         os.close(slave)
         # Ctrl-G tells what stands in the line, and empties it.
-        self._send(
-            "source script/specd; bind -x '\"\\C-g\": echo \"<$READLINE_LINE>\"; READLINE_LINE= READLINE_POINT=0'; echo '<'ready'>'\n"
-        )
+        told = '\'"\\C-g": echo "<$READLINE_LINE>"; READLINE_LINE= READLINE_POINT=0\''
+        self._send(f"source script/specd; bind -x {told}; echo '<'ready'>'\n")
         self._answer()
 
     def line_after(self, keys: str) -> str:
