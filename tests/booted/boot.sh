@@ -58,4 +58,4 @@ mount --make-rshared /
 systemd=/usr/lib/systemd/systemd
 [ -x "$systemd" ] || systemd=/lib/systemd/systemd
 exec env -i container=specd-test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-    "$systemd" --system --unit=tested.target --log-target=console --show-status=no
+    "$systemd" --system --unit=tested.target --log-target=journal --show-status=no

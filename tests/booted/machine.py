@@ -28,6 +28,7 @@ PREFIX: Final = "/opt/specd"
 SOURCE: Final = f"{PREFIX}/src"
 _INTERPRETER: Final = f"{PREFIX}/python"
 _NEWNET: Final = 0x40000000
+_CHECKOUT: Final = ("engine", "policies", "specd", "systemd", "tests")
 _PROGRAMS: Final = ("nsenter", "pivot_root", "setpriv", "systemctl", "unshare")
 _SYSTEMD: Final = (Path("/usr/lib/systemd/systemd"), Path("/lib/systemd/systemd"))
 
@@ -141,9 +142,11 @@ class Machine:
         return self._threads.submit(work, *args, **kwargs)
 
     def _install(self) -> None:
-        """What `pip install` and `install -m 644 systemd/…` leave behind."""
+        """What `pip install` and `install -m 644 systemd/…` leave behind, compiled for whoever cannot write it."""
         home = f"{_INTERPRETER}/bin" if _moved() else str(Path(sys.base_prefix) / "bin")
         self.write(f"{PREFIX}/pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = false\n")
+        for name in _CHECKOUT:
+            shutil.copytree(ROOT / name, self.at(f"{SOURCE}/{name}"), ignore=shutil.ignore_patterns("__pycache__"))
         (self.at(PREFIX) / "bin").mkdir(exist_ok=True)
         (self.at(PREFIX) / "bin/python").symlink_to(f"{home}/{Path(sys.executable).resolve().name}")
         for unit in (ROOT / "systemd").glob("specd*.*"):
@@ -152,6 +155,7 @@ class Machine:
         environment = " ".join(f"{name}={value}" for name, value in _ENVIRONMENT.items())
         self.write("/run/systemd/system.conf.d/tests.conf", f"[Manager]\nDefaultEnvironment={environment}\n")
         self.succeed("systemctl", "daemon-reload")
+        self.succeed(f"{PREFIX}/bin/python", "-c", "import specd.daemon, specd.cli.reload, tests.daemon.fake_engine")
 
     def close(self) -> None:
         """The end of all of it."""
@@ -188,10 +192,10 @@ def _moved() -> bool:
 
 
 def _mounts() -> Sequence[str]:
-    """For boot.sh: interpreter, packages and checkout."""
+    """For boot.sh: interpreter and packages."""
     packages = Path(sysconfig.get_path("purelib"))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    mounts = {str(packages): f"{PREFIX}/lib/{version}/site-packages", str(ROOT): SOURCE}
+    mounts = {str(packages): f"{PREFIX}/lib/{version}/site-packages"}
     if _moved():
         mounts[sys.base_prefix] = _INTERPRETER
     return [path for pair in mounts.items() for path in pair]

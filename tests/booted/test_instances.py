@@ -4,6 +4,7 @@ import pytest
 
 from tests.booted.machine import Machine
 from tests.booted.service import Service
+from tests.daemon.daemon_process import wait_until
 
 
 @pytest.fixture
@@ -28,9 +29,11 @@ def test_instances_have_nothing_in_common_but_the_target(both: tuple[Service, Se
         assert one.show("StateDirectory") == directory
         assert one.machine.at(f"/var/lib/private/{directory}/alerts.db").exists()
     small.machine.succeed("systemctl", "stop", "specd.target")
-    assert [one.show("ActiveState") for one in both] == ["inactive", "inactive"]
+    for one in both:
+        wait_until(lambda one=one: one.show("ActiveState") == "inactive", f"{one.name} to end")
     small.machine.succeed("systemctl", "start", "specd.target")
-    small.machine.succeed("systemctl", "is-active", "--quiet", "specd@small", "specd@large")
+    for one in both:
+        wait_until(lambda one=one: one.show("ActiveState") == "active", f"{one.name} to be back")
     small.machine.succeed("systemctl", "disable", "--now", "specd@small", "specd@large")
 
 
