@@ -28,7 +28,7 @@ test: $(VENV)/.dev  ## the whole test suite
 test-systemd: $(VENV)/.dev  ## a real systemd, booted in namespaces: the suite's tests of it, and the README's lines
 	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
-	$(PY) -m pytest tests/booted tests/booted/demo_model.py $(ARGS)
+	$(PY) -m pytest -o python_files="test_*.py scenario_*.py" tests/booted $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the docs
 	$(PY) -m ruff format --check .

@@ -37,13 +37,16 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 
-# No unit of this machine is started but those that systemd brings along, less what would look for hardware.
+# No unit of this machine is started but those that systemd brings along, less what would look for hardware, or mount
+# what is the kernel's and not the machine's.
 : >"$root/etc/fstab"
 units=$root/etc/systemd/system
 mkdir -p "$units"
 mount -t tmpfs -o mode=755 units "$units"
-for unit in ldconfig.service network-online.target systemd-firstboot.service systemd-hwdb-update.service \
-    systemd-modules-load.service systemd-udev-trigger.service systemd-udevd.service; do
+for unit in dev-hugepages.mount ldconfig.service network-online.target proc-sys-fs-binfmt_misc.automount \
+    sys-fs-fuse-connections.mount sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount \
+    systemd-firstboot.service systemd-hwdb-update.service systemd-modules-load.service systemd-udev-trigger.service \
+    systemd-udevd.service; do
     ln -s /dev/null "$units/$unit"
 done
 printf '[Unit]\nRequires=sysinit.target\nAfter=sysinit.target\nAllowIsolate=yes\n' >"$units/tested.target"

@@ -146,7 +146,9 @@ class Machine:
         home = f"{_INTERPRETER}/bin" if _moved() else str(Path(sys.base_prefix) / "bin")
         self.write(f"{PREFIX}/pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = false\n")
         for name in _CHECKOUT:
-            shutil.copytree(ROOT / name, self.at(f"{SOURCE}/{name}"), ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, self.at(f"{SOURCE}/{name}"), ignore=shutil.ignore_patterns("__pycache__")
+            )
         (self.at(PREFIX) / "bin").mkdir(exist_ok=True)
         (self.at(PREFIX) / "bin/python").symlink_to(f"{home}/{Path(sys.executable).resolve().name}")
         for unit in (ROOT / "systemd").glob("specd*.*"):
@@ -155,7 +157,9 @@ class Machine:
         environment = " ".join(f"{name}={value}" for name, value in _ENVIRONMENT.items())
         self.write("/run/systemd/system.conf.d/tests.conf", f"[Manager]\nDefaultEnvironment={environment}\n")
         self.succeed("systemctl", "daemon-reload")
-        self.succeed(f"{PREFIX}/bin/python", "-c", "import specd.daemon, specd.cli.reload, tests.daemon.fake_engine")
+        self.succeed(
+            f"{PREFIX}/bin/python", "-c", "import specd.daemon, specd.cli.reload, tests.daemon.fake_engine"
+        )
 
     def close(self) -> None:
         """The end of all of it."""

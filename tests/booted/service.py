@@ -166,9 +166,8 @@ def clear(machine: Machine, units: Sequence[str]) -> None:
     services = [f"{name}.service" for name in units]
     machine.run("systemctl", "stop", *services, "specd.target")
     machine.run("systemctl", "reset-failed")
-    machine.run("systemctl", "clean", "--what=all", *services)
-    for path in ("/etc/specd", "/etc/systemd/system/specd.service.d", "/etc/systemd/system/specd@.service.d"):
-        machine.succeed("rm", "-rf", path)
+    left = ("/etc/specd", "/etc/systemd/system/*.service.d", "/var/lib/specd*", "/var/lib/private/specd*")
+    machine.succeed("sh", "-c", f"rm -rf {' '.join(left)}")
     machine.succeed("systemctl", "daemon-reload")
     behave(machine)
 
