@@ -96,7 +96,7 @@ def test_the_manual_has_every_page_and_troff_nothing_against_it() -> None:
     text = page(grown())
     assert all(f".SS {place.path}\n" in text for place in TREE[1:])
     if shutil.which("groff"):
-        command = ["groff", "-man", "-Tascii", "-ww"]
+        command = ["groff", "-man", "-Kutf8", "-Tutf8", "-ww"]
         shown = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         assert (shown.returncode, shown.stderr) == (0, "")
         plain = re.sub(".\b", "", shown.stdout)
