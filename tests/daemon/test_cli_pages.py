@@ -24,7 +24,7 @@ TREE = list(places(grown()))
 
 COMPLETIONS = [
     ("specd dra", ["draft"]),
-    ("specd draft ", ["list", "check", "train"]),
+    ("specd models ", ["fetch", "check"]),
     ("specd draft train --ki", ["--kind"]),
     ("specd draft train --kind ", ["eagle3", "medusa", "layer-skip"]),
     ("specd draft train --kind = med", ["medusa"]),
