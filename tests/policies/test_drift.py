@@ -159,6 +159,20 @@ def test_little_evidence_says_nothing_and_so_does_old_evidence() -> None:
     assert quiet.baselines()["chat"] == pytest.approx(0.7, abs=0.02)
 
 
+@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
+def test_a_clock_that_is_set_hides_no_fall_and_makes_none(jump: float) -> None:
+    """Set forward, old evidence is stale until the next request; set back, it is as good as it was."""
+    found = watch(requests(0.75, 300))
+    verdict = signal(found, Kind.STEP, 300 + jump).verdict
+    assert verdict is (Verdict.NO_EVIDENCE if jump > 0 else Verdict.FINE)
+    for shown in requests(0.75, 20, 1, start=300 + jump):
+        found.observe(shown)
+    assert signal(found, Kind.STEP, 320 + jump).verdict is Verdict.FINE
+    for shown in requests(0.45, 40, 2, start=320 + jump):
+        found.observe(shown)
+    assert Verdict.BREACHED in {signal(found, kind, 360 + jump).verdict for kind in (Kind.STEP, Kind.DECAY)}
+
+
 def test_requests_for_which_nothing_was_drafted_are_no_evidence() -> None:
     none = (replace(each, examined=(), accepted=()) for each in requests(0.7, 1000, start=300))
     assert watch(requests(0.7, 300), none).scores(300) == watch(requests(0.7, 300)).scores(300)
