@@ -55,11 +55,18 @@ def _leaves(mount: Path, path: str, limit: str, usage: str, reclaimable: str) ->
     """For a group and those around it that have a limit. In a container the path may not be seen from inside."""
     group = mount / path.lstrip("/")
     for at in (group, *group.parents):
-        if at.is_relative_to(mount) and (at / limit).exists():
-            most = (at / limit).read_text().strip()
-            if most != "max":
-                cached = _stat(at / "memory.stat", reclaimable)
-                yield max(int(most) - int((at / usage).read_text()) + cached, 0)
+        most = _text(at / limit) if at.is_relative_to(mount) else None
+        if most is not None and most != "max":
+            cached = _stat(at / "memory.stat", reclaimable)
+            yield max(int(most) - int((at / usage).read_text()) + cached, 0)
+
+
+def _text(file: Path) -> str | None:
+    """None where there is no such file, or where it is not for us to read: no limit then that we could heed."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
 
 
 def _stat(file: Path, name: str) -> int:

@@ -81,6 +81,7 @@ class Machine:
         parent = _cgroups()
         assert parent is not None
         self._cgroup = Path(tempfile.mkdtemp(prefix="specd-test-", dir=parent))
+        self._cgroup.chmod(0o755)  # as a machine's own root is: services look there for their limits
         with self._log.open("w") as log:
             self._outer = subprocess.Popen(
                 [*_unshare(self._cgroup), str(BOOT), str(directory), *_mounts()],

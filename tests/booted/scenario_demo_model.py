@@ -43,8 +43,9 @@ def test_the_readme_installs_a_service_that_answers(fresh: Machine) -> None:
     answers likewise with the drop-ins for CPUs and for prompts that must not leave the host."""
     downloads, lines = typed()[:3], typed()[3:]
     assert all(re.search(r"-m venv|/pip install", line) for line in downloads)
-    fresh.succeed("bash", "-euxc", "\n".join([f"cd {SOURCE}", *lines]))
     service = Service(fresh)
+    done = fresh.run("bash", "-euxc", "\n".join([f"cd {SOURCE}", *lines]))
+    assert done.returncode == 0, f"{done.stderr}\n{service.log()}"
     answer = service.post("/v1/chat/completions", json=QUESTION)
     text = answer.json()["choices"][0]["message"]["content"]
     assert text

@@ -62,6 +62,23 @@ def test_groups_of_version_1_count_too_also_from_inside_a_container(tmp_path: Pa
     assert available_bytes(CPU, root) == 0
 
 
+def test_a_limit_that_cannot_be_read_is_not_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may hide the groups: the host's memory then counts, and the engine starts."""
+    root = machine(tmp_path, proc__self__cgroup="4:memory:/\n")
+    at = root / "sys/fs/cgroup/memory"
+    at.mkdir(parents=True)
+    (at / "memory.limit_in_bytes").write_text("1\n")
+    read = Path.read_text
+
+    def hidden(file: Path, *args: object, **kwargs: object) -> str:
+        if file.is_relative_to(root / "sys"):
+            raise PermissionError
+        return read(file, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert available_bytes(CPU, root) == 4 * MIB
+
+
 def test_this_machine_has_memory() -> None:
     assert available_bytes(CPU) > MIB
 
