@@ -51,7 +51,7 @@ _ZSH: Final = """\
 _specd_words() { compadd -- "$@"; }
 _specd_path() { compadd -- "$@"; _files; }
 _specd_key() { compadd -S = -- @KEYS@; }
-_specd_told() { local -a told=("$@"); _describe -o specd told; }
+_specd_told() { local -a told=("$@"); _describe specd told; }
 _specd() {
     local at=specd prev=${words[CURRENT - 1]} cur=${words[CURRENT]}
     integer i
@@ -202,7 +202,7 @@ def _fish_option(option: Option) -> Iterator[str]:
     for name in option.names:
         yield f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
     if option.value is not None:
-        yield "-r"
+        yield "-r" if option.value.kind == "path" else "-x"
         yield from _fish_value(option.value)
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,16 +40,32 @@ COMPLETIONS = [
 """What is typed, word by word as bash takes it, and what may follow."""
 
 
+SETUP = {
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        'source script/bash; bind -x \'"\\C-g": echo "<$READLINE_LINE>"; READLINE_LINE= READLINE_POINT=0\'',
+    ),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        (
+            "autoload -U compinit; compinit -D -u; source script/zsh; "
+            "tell() { print; print -r \"<$BUFFER>\"; BUFFER=; }; zle -N tell; bindkey '^G' tell"
+        ),
+    ),
+}
+"""How an interactive shell is started, and made to tell at Ctrl-G what stands in the line, which is then empty."""
+
+
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of bash, in a directory with a file and a directory that can be named."""
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a file and a directory that can be named, and each shell's script in `script`."""
     directory = tmp_path_factory.mktemp("typed")
     (directory / "specd.toml").touch()
     (directory / "model").mkdir()
     (directory / "script").mkdir()
-    file = directory / "script" / "specd"
-    file.write_text(SHELLS["bash"](TREE[0]))
-    return file
+    for shell, scripted in SHELLS.items():
+        (directory / "script" / shell).write_text(scripted(TREE[0]))
+    return directory
 
 
 @pytest.mark.parametrize("place", TREE, ids=lambda place: place.path)
@@ -119,44 +134,51 @@ def test_each_shell_gets_its_script(shell: str, capsys: pytest.CaptureFixture[st
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("typed", "found"), COMPLETIONS, ids=[typed for typed, _ in COMPLETIONS])
-def test_bash_is_told_what_may_follow(script: Path, typed: str, found: list[str]) -> None:
+@pytest.mark.parametrize(("line", "found"), COMPLETIONS, ids=[line for line, _ in COMPLETIONS])
+def test_bash_is_told_what_may_follow(typed: Path, line: str, found: list[str]) -> None:
     """Test that at each place the words are those that argparse would take."""
-    words = typed + ("''" if typed.endswith(" ") else "")
-    program = f"compopt() {{ :; }}; source script/specd; COMP_WORDS=({words})"
+    words = line + ("''" if line.endswith(" ") else "")
+    program = f"compopt() {{ :; }}; source script/bash; COMP_WORDS=({words})"
     program += '; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _specd; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(["bash", "-c", program], cwd=typed, capture_output=True, text=True, check=False)
+    listed = {each for each in done.stdout.splitlines() if each}
+    assert (listed - {"script"}, done.stderr) == (set(found), "")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish, which is in Debian's package fish")
+@pytest.mark.parametrize(("line", "found"), [each for each in COMPLETIONS if "=" not in each[0]])
+def test_fish_is_told_the_same(typed: Path, line: str, found: list[str]) -> None:
+    """Test with fish's own answer to what may follow, where it is installed."""
+    program = f"source script/fish; complete -C '{line}'"
+    environment = os.environ | {"HOME": str(typed / "script"), "XDG_CONFIG_HOME": str(typed / "script")}
     done = subprocess.run(
-        ["bash", "-c", program], cwd=script.parent.parent, capture_output=True, text=True, check=False
+        ["fish", "-c", program], cwd=typed, env=environment, capture_output=True, text=True, check=False
     )
-    listed = [line for line in done.stdout.splitlines() if line]
-    assert (set(listed) - {"script"}, done.stderr) == (set(found), "")
+    listed = {each.split("\t")[0].rstrip("/") for each in done.stdout.splitlines()}
+    assert (listed - {"script"}, done.stderr) == (set(found), "")
 
 
 class Typist:
-    """A bash on a terminal of its own."""
+    """A shell on a terminal of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, shell: str, directory: Path) -> None:
+        command, setup = SETUP[shell]
         self._master, slave = pty.openpty()
-        settings = termios.tcgetattr(slave)
-        settings[3] &= ~termios.ECHO
-        termios.tcsetattr(slave, termios.TCSANOW, settings)
-        self._bash = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-i"],
+        self._shell = subprocess.Popen(
+            command,
             stdin=slave,
             stdout=slave,
             stderr=slave,
             cwd=directory,
-            env=os.environ | {"TERM": "dumb", "PS1": ""},
+            env=os.environ | {"TERM": "dumb", "PS1": "", "HOME": str(directory / "script")},
             start_new_session=True,
         )
         os.close(slave)
-        # Ctrl-G tells what stands in the line, and empties it.
-        told = '\'"\\C-g": echo "<$READLINE_LINE>"; READLINE_LINE= READLINE_POINT=0\''
-        self._send(f"source script/specd; bind -x {told}; echo '<'ready'>'\n")
+        self._send(f"{setup}; echo '<'ready'>'\n")
         self._answer()
 
     def line_after(self, keys: str) -> str:
-        """What bash has made of them."""
+        """What the shell has made of them."""
         self._send(f"{keys}\x07")
         return self._answer()
 
@@ -170,22 +192,24 @@ class Typist:
         return found[1]
 
     def close(self) -> None:
-        self._bash.kill()
-        self._bash.wait()
+        self._shell.kill()
+        self._shell.wait()
         os.close(self._master)
 
 
-@pytest.fixture
-def typist(script: Path) -> Iterator[Typist]:
-    typist = Typist(script.parent.parent)
+@pytest.fixture(params=SETUP)
+def typist(typed: Path, request: pytest.FixtureRequest) -> Iterator[Typist]:
+    if shutil.which(request.param) is None:
+        pytest.skip(f"needs {request.param}, which is in Debian's package of that name")
+    typist = Typist(request.param, typed)
     yield typist
     typist.close()
 
 
-def test_a_tab_in_a_real_bash_completes(typist: Typist) -> None:
+def test_a_tab_in_a_real_shell_completes(typist: Typist) -> None:
     """Test with a terminal that Tab completes a command, an option, a key without a blank after it, and a file."""
     assert typist.line_after("specd al\tsil\t") == "specd alerts silence "
     assert typist.line_after("specd run --log\tj\t") == "specd run --log-format json "
     assert typist.line_after("specd set policy.k_m\t4") == "specd set policy.k_max=4"
-    assert typist.line_after("specd check -c spe\t") == "specd check -c specd.toml "
+    assert typist.line_after("specd check -c spe\t").rstrip() == "specd check -c specd.toml"
     assert typist.line_after("specd models check mo\t") == "specd models check model/"
