@@ -32,7 +32,10 @@ def draw(told: Told, path: Path) -> None:
     length.plot(at, [_NAN if look.k is None else look.k for look in told.looks], color="#30638e")
     for name in sorted({name for look in told.looks for name in look.acceptance}):
         rates = [look.acceptance.get(name, _NAN) for look in told.looks]
-        kept.plot(at, rates, color=_COLOURS.get(name), label=name)
+        head = name == "eagle"  # what the update is about, and less noisy than lookups, which are rare
+        kept.plot(
+            at, rates, color=_COLOURS.get(name), label=name, lw=1.6 if head else 0.8, alpha=1 if head else 0.6
+        )
     speed.plot(at, [look.tokens_per_second for look in told.looks], color="#00798c")
     for axes, quantity in (
         (running, "requests running"),
@@ -40,25 +43,28 @@ def draw(told: Told, path: Path) -> None:
         (kept, "first token accepted"),
         (speed, "tokens per second"),
     ):
-        _dress(axes, quantity, told)
+        _dress(axes, quantity, told, named=axes is running)
     kept.set_ylim(0, 1)
     speed.set_xlabel("seconds")
     running.set_title("specd: a load ramp, and an update that ruins a draft", loc="left")
     for axes in (running, kept):
         if axes.get_legend_handles_labels()[1]:
-            axes.legend(loc="upper right", fontsize="small", framealpha=0.9)
-    _name_marks(kept, told)
+            axes.legend(loc="upper left", fontsize="small", framealpha=0.9)
+    _name_marks(running, told)
     figure.savefig(path, dpi=150)
 
 
-def _dress(axes: Any, quantity: str, told: Told) -> None:
+def _dress(axes: Any, quantity: str, told: Told, *, named: bool) -> None:
+    """named: whether the legend is to tell of the load."""
     axes.set_ylabel(quantity)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     for load, (colour, text) in _LOADS.items():
         for number, (first, last) in enumerate(_spans(told.looks, load)):
-            axes.axvspan(first, last, color=colour, alpha=0.18, lw=0, label="" if number else text)
+            axes.axvspan(
+                first, last, color=colour, alpha=0.18, lw=0, label=text if named and not number else ""
+            )
     for name, (colour, _) in _MARKS.items():
         if (at := told.when(name)) is not None:
             axes.axvline(at, color=colour, lw=1.2, ls="--")
@@ -66,20 +72,21 @@ def _dress(axes: Any, quantity: str, told: Told) -> None:
 
 def _name_marks(axes: Any, told: Told) -> None:
     """Beside their lines, one below the other: they may be close together."""
-    height = 0.95
+    height = 1.0
     for name, (colour, text) in _MARKS.items():
         if (at := told.when(name)) is not None:
             axes.annotate(
                 text,
                 (at, height),
-                xytext=(-4, 0),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, -2),
                 textcoords="offset points",
                 ha="right",
                 va="top",
                 color=colour,
                 fontsize="small",
             )
-            height -= 0.1
+            height -= 0.16
 
 
 def _spans(looks: Sequence[Look], load: str) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final, Literal, Protocol
 
 from specd.demo.crowd import Crowd
@@ -16,6 +17,7 @@ from specd.tasks import ended
 Tone = Literal["plain", "good", "bad"]
 
 _EVERY: Final = 0.5
+_WHY: Final = 100  # characters
 _QUESTION: Final = "Explain in two sentences what a lighthouse is for."
 
 
@@ -163,7 +165,9 @@ class Story:
 
     async def _reason(self) -> str:
         (newest,) = (await self._daemon.look("/admin/v1/decisions?limit=1"))["decisions"] or [None]
-        return "no rounds yet" if newest is None else f"why: k = {newest['k']}: {newest['text']}"
+        if newest is None:
+            return "no rounds yet"
+        return shorten(f"why k = {newest['k']}: {newest['text']}", _WHY, placeholder=" …")
 
     async def _update(self) -> None:
         path = await asyncio.to_thread(self._ruin)
