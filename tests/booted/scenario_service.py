@@ -65,6 +65,8 @@ def test_credentials_open_the_doors_and_sign_the_webhooks(service: Service, hook
     assert service.get("/admin/v1/status").status_code == 401
     assert service.get("/admin/v1/status", **bearer(TOKEN)).status_code == 200
     assert service.systemctl("reload").returncode == 0, service.log()
+    in_a_shell = {"CREDENTIALS_DIRECTORY": f"/run/credentials/{service.name}.service"}
+    assert service.machine.run("specd", "status", env=in_a_shell).returncode == 0
     service.post("/admin/v1/alerts/test", json={"wait_seconds": 0}, **bearer(TOKEN))
     headers, body = hook.first()
     assert Webhook(SECRET).verify(body, headers)["alerts"]
