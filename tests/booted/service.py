@@ -89,13 +89,11 @@ class Service:
         """A property as systemctl shows it."""
         return self.systemctl("show", "--value", f"--property={name}").stdout.strip()
 
-    def log(self) -> str:
+    def log(self, *options: str) -> str:
         """What journal and systemd hold of it, of this test."""
         self.machine.run("journalctl", "--sync")
-        unit = f"--unit={self.name}.service"
-        return self.machine.succeed(
-            "journalctl", unit, f"--since={self._began}", "--output=cat", "--no-pager"
-        )
+        which = (f"--unit={self.name}.service", f"--since={self._began}", *options)
+        return self.machine.succeed("journalctl", *which, "--output=cat", "--no-pager")
 
     @property
     def main(self) -> int:

@@ -51,7 +51,7 @@ def test_reload_takes_over_a_good_config_and_refuses_a_bad_one(service: Service)
     service.configure(policy={"k_maxx": 5})
     assert service.systemctl("reload").returncode != 0
     assert (k_max(service), service.show("ActiveState"), service.main) == (3, "active", before)
-    assert "policy.k_maxx: unknown key; did you mean policy.k_max?" in service.log()
+    assert "policy.k_maxx: unknown key; did you mean policy.k_max?" in service.log("--priority=err")
     service.configure(policy={"k_max": 4})
     assert service.systemctl("reload").returncode == 0
     assert k_max(service) == 4
