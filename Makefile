@@ -10,7 +10,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-gpu demo pictures clean
+.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-gpu soak fuzz demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,18 @@ bench-delivery: $(VENV)/.dev  ## 200 alerts while receivers fail, the broker res
 bench-updates: $(VENV)/.dev  ## real changes of the demo target: what they do to its drafts, and who notices
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.updates $(ARGS)
+
+bench-http: $(VENV)/.dev  ## what HTTP and the way to the engine cost, with an engine that computes nothing
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.http $(ARGS)
+
+soak: $(VENV)/.dev  ## half an hour of load, disconnects, reloads, updates and engine kills; ARGS="--minutes 5"
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.soak $(ARGS)
+
+fuzz: $(VENV)/.dev  ## 5,000 bodies for each endpoint, and 5,000 configs
+	FUZZ_CASES=5000 $(PY) -m pytest --timeout 0 tests/daemon/test_http_fuzz.py tests/daemon/test_admin_fuzz.py \
+	  tests/daemon/test_config_fuzz.py tests/scenarios/test_openai_fuzz.py $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
 	@$(VENV)/bin/specd models fetch demo

@@ -17,6 +17,8 @@ _TITLES: Final = {
     "drift": "How soon drift is found, and how often for nothing",
     "delivery": "Delivery of alerts while everything fails",
     "updates": "What changes of the target do to its drafts, and who notices",
+    "http": "What HTTP and the way to the engine cost",
+    "soak": "Half an hour of everything at once",
     "replay": "Production traffic, scaled down, against the live daemon",
 }
 

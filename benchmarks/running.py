@@ -1,0 +1,130 @@
+"""A daemon in a process of its own, as `benchmarks.http` and `benchmarks.soak` look at it: from outside."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx2
+import tomli_w
+
+_READY_SECONDS: Final = 600.0
+_SERVE: Final = """
+import json, os, sys
+from pathlib import Path
+from specd.config.layers import load
+cpus, config, *engine = sys.argv[1:]
+if cpus:
+    os.sched_setaffinity(0, {int(cpus)})
+from specd.daemon import ENGINE_COMMAND, serve
+sys.exit(serve(load(Path(config), env={}), engine_command=engine or ENGINE_COMMAND))
+"""
+
+
+class Daemon:
+    """Runs within the context. The engine is the real one unless another command is given."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        engine: Sequence[str] = (),
+        cpu: int | None = None,
+    ) -> None:
+        """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it."""
+        self.folder = folder
+        self._engine = engine
+        self._cpu = "" if cpu is None else str(cpu)
+        self._ports = (_free_port(), _free_port())
+        self._config = dict(config)
+        self.log = folder / "log"
+        self.http = httpx2.AsyncClient(timeout=httpx2.Timeout(120.0))
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def port(self) -> int:
+        """Of the inference listener, on 127.0.0.1."""
+        return self._ports[0]
+
+    @property
+    def url(self) -> str:
+        """Of the inference listener."""
+        return f"http://127.0.0.1:{self._ports[0]}"
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon."""
+        assert self._process is not None, "it runs"
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        assert self._process is not None, "it was started"
+        return self._process.returncode
+
+    def write(self, sections: Mapping[str, Any]) -> None:
+        """The config as it was at first, with these sections in the place of its own. The daemon is not told."""
+        listen = [f"127.0.0.1:{port}" for port in self._ports]
+        config = {**self._config, **sections}
+        config["server"] = {**config.get("server", {}), "listen": listen[0]}
+        config["admin"] = {"listen": listen[1]}
+        self.write_text(tomli_w.dumps(config))
+
+    def write_text(self, text: str) -> None:
+        """Whatever it is."""
+        (self.folder / "specd.toml").write_text(text)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the daemon alone."""
+        assert self._process is not None, "it runs"
+        self._process.send_signal(number)
+
+    async def admin(self, method: str, path: str, body: Any = None) -> httpx2.Response:
+        """A call of the admin listener, whatever its status."""
+        return await self.http.request(method, f"http://127.0.0.1:{self._ports[1]}{path}", json=body)
+
+    async def status(self) -> dict[str, Any]:
+        """How everything stands."""
+        found: dict[str, Any] = (await self.admin("GET", "/admin/v1/status")).raise_for_status().json()
+        return found
+
+    async def __aenter__(self) -> Self:
+        self.write({})
+        command = [sys.executable, "-c", _SERVE, self._cpu, str(self.folder / "specd.toml"), *self._engine]
+        environment = os.environ | {"SPECD_STATE_DIR": str(self.folder / "state")}
+        with self.log.open("w") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdout=log, stderr=log, env=environment
+            )
+        end = time.monotonic() + _READY_SECONDS
+        while not await self._ready():
+            assert self.exit_code is None, f"the daemon ended: {self.log.read_text()[-2000:]}"
+            assert time.monotonic() < end, "the daemon did not get ready"
+            await asyncio.sleep(0.05)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+        if self.exit_code is None:
+            self.signal(signal.SIGTERM)
+        assert self._process is not None, "it was started"
+        await self._process.wait()
+
+    async def _ready(self) -> bool:
+        try:
+            return (await self.http.get(f"{self.url}/ready")).status_code == httpx2.codes.OK
+        except httpx2.TransportError:
+            return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
