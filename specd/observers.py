@@ -13,7 +13,7 @@ from specd.alerts.manager import AlertManager
 from specd.restarts import Death
 from specd.telemetry.goodput import Goodput
 from specd.telemetry.prometheus import Metrics
-from specd.telemetry.tally import PooledAcceptance, Rate
+from specd.telemetry.tally import PooledAcceptance, Rate, evidence_of
 
 CANARY: Final = "canary"
 """How the ids of the daemon's own requests begin, by which they are told from traffic, and their class and tenant."""
@@ -92,9 +92,9 @@ class Ledger:
         self._tokens.add(report.committed, self._clock())
         for one in report.rounds:
             self._rounds.append(_Remembered(report.step, report.load_state, one))
-            of_class = self._classes[one.traffic_class]
-            if one.is_evidence:
-                of_class.add(one.proposer, 1, one.examined, one.accepted)
+            self._classes[one.traffic_class]  # known from its first round on
+        for (traffic_class, proposer), seen in evidence_of(report.rounds).items():
+            self._classes[traffic_class].add(proposer, *seen)
 
     def idle(self, idle: Idle) -> None:
         """Nothing runs."""

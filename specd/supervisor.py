@@ -272,7 +272,7 @@ class Supervisor:
             except TimeoutError:
                 text = f"killed: it neither stepped nor said it was idle for {limit:g} s"
                 raise _DyingError("hang", text, grace=0) from None
-            self._take(message)
+            await self._take(message)
 
     async def _receive(self, process: EngineProcess) -> FromEngine:
         try:
@@ -282,12 +282,13 @@ class Supervisor:
         self.signs_of_life += 1
         return message
 
-    def _take(self, message: FromEngine) -> None:
+    async def _take(self, message: FromEngine) -> None:
         match message:
             case StepReport() as report:
                 for output in report.outputs:
                     self.flights.deliver(output)
                 self._submit_waiting()
+                await _sent()
                 seen = structs.replace(report, waiting=report.waiting + self.flights.waiting)
                 for observer in self.observers:
                     observer.step(seen)
@@ -340,3 +341,9 @@ class Supervisor:
     def _send(self, message: ToEngine) -> None:
         if self._process is not None:
             self._process.send(message)
+
+
+async def _sent() -> None:
+    """Let whoever was handed something write it, and the loop send that, before it is counted: clients wait for it."""
+    for _ in ("written", "sent"):
+        await asyncio.sleep(0)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -81,13 +81,14 @@ class Answer:
 
     async def whole(self, send: Send) -> None:
         """One JSON body."""
-        await self._await_prompt(self._flight.next)
+        await self._await_prompt()
         said = [list(self._echo()) for _ in self._choices]
-        async for output in self._outputs(self._flight.next):
+        async for output in self._outputs():
             said[output.index].append(self._choices[output.index].take(output))
+        joined = [Said.joined(parts) for parts in said]
         choices = [
-            self._finished(choice, self._shape.whole, Said.joined(parts))
-            for choice, parts in zip(self._choices, said, strict=True)
+            self._finished(choice, self._shape.whole(one), one)
+            for choice, one in zip(self._choices, joined, strict=True)
         ]
         answer = self._head.wrap(self._shape.whole_kind, choices) | {"usage": self._usage(), **self._report()}
         await json_response(self._with_prompt_logprobs(answer))({"type": "http"}, _no_receive, send)
@@ -101,7 +102,8 @@ class Answer:
         await events.open()
         self._flight.begun = True
         try:
-            await self._send_all(events)
+            async with events.kept_open(self._ping_seconds):
+                await self._send_all(events)
             await events.done()
         except UnservedError as unserved:
             self.failure = unserved.refusal.code
@@ -116,12 +118,11 @@ class Answer:
         for choice in self._choices:
             if (opening := self._shape.opening()) is not None:
                 await events.event(self._chunk([self._placed(choice, opening, None)]))
-        receive = lambda: self._next(events)  # noqa: E731
-        await self._await_prompt(receive)
+        await self._await_prompt()
         for choice in self._choices:
             for said in self._echo():
                 await self._send_piece(events, choice, said, calls_before=0)
-        async for output in self._outputs(receive):
+        async for output in self._outputs():
             choice = self._choices[output.index]
             before = choice.calls
             said = choice.take(output)
@@ -134,10 +135,7 @@ class Answer:
     async def _send_piece(
         self, events: EventStream, choice: Choice, said: Said, *, calls_before: int
     ) -> None:
-        def piece(said: Said) -> dict[str, Any]:
-            return self._shape.chunk(said, calls_before)
-
-        chunk = self._chunk([self._finished(choice, piece, said)])
+        chunk = self._chunk([self._finished(choice, self._shape.chunk(said, calls_before), said)])
         if choice.finish is not None and not self._body.stream_options.include_usage:
             chunk |= self._report()
         await events.event(chunk)
@@ -147,41 +145,32 @@ class Answer:
         chunk = self._head.wrap(self._shape.chunk_kind, choices)
         return chunk | {"usage": None} if self._body.stream_options.include_usage else chunk
 
-    async def _next(self, events: EventStream) -> Output:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._ping_seconds):
-                    return await self._flight.next()
-            await events.ping()
-
-    async def _await_prompt(self, receive: Callable[[], Awaitable[Output]]) -> None:
+    async def _await_prompt(self) -> None:
         """Where the prompt's logprobs are asked for: they come with the first output of text 0."""
         if self._body.prompt_scores is None:
             return
         while not self._early or self._early[-1].index:
-            self._early.append(await receive())
+            self._early.append(await self._flight.next())
         found = self._early[-1].prompt_logprobs or []
         self._prompt_scored = list(zip(self._asked.request.prompt, found, strict=False))
 
-    async def _outputs(self, receive: Callable[[], Awaitable[Output]]) -> AsyncIterator[Output]:
+    async def _outputs(self) -> AsyncIterator[Output]:
         for output in self._early:
             yield output
         while any(choice.finish is None for choice in self._choices):
-            yield await receive()
+            yield await self._flight.next()
 
     def _echo(self) -> Iterator[Said]:
         """What each choice begins with."""
         if self._body.echoed:
             yield Said(self._asked.prompt.echo, scored=self._prompt_scored)
 
-    def _finished(
-        self, choice: Choice, format_: Callable[[Said], dict[str, Any]], said: Said
-    ) -> dict[str, Any]:
+    def _finished(self, choice: Choice, content: dict[str, Any], said: Said) -> dict[str, Any]:
         """With logprobs, and with the report where there is one for each choice."""
         formatter = self._logprobs[choice.index]
         logprobs = None if formatter is None else formatter.of(said.scored)
-        placed = self._placed(choice, format_(said), logprobs)
-        return placed | (self._report_of(choice) if len(self._choices) > 1 else {})
+        placed = self._placed(choice, content, logprobs)
+        return placed | self._report_of(choice) if len(self._choices) > 1 else placed
 
     def _placed(self, choice: Choice, content: dict[str, Any], logprobs: Any) -> dict[str, Any]:
         return {"index": choice.index, **content, "logprobs": logprobs, "finish_reason": choice.finish}

@@ -1,9 +1,14 @@
 """Server-sent events over bare ASGI."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 from starlette.types import Send
+
+from specd.tasks import ended
 
 PING_SECONDS: Final = 15.0
 """A comment is sent when there was nothing else for this long: proxies cut connections that are silent."""
@@ -21,6 +26,8 @@ class EventStream:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._clock = asyncio.get_running_loop().time
+        self._wrote_at = self._clock()
 
     async def open(self) -> None:
         """Status 200 and the headers."""
@@ -43,9 +50,28 @@ class EventStream:
         """A comment, which clients ignore."""
         await self._write(b": ping\n\n")
 
+    @asynccontextmanager
+    async def kept_open(self, seconds: float) -> AsyncIterator[None]:
+        """Within, a ping is sent whenever nothing else was for so long."""
+        pinging = asyncio.ensure_future(self._ping_in_silence(seconds))
+        try:
+            yield
+        finally:
+            await ended(pinging)
+
+    async def _ping_in_silence(self, seconds: float) -> None:
+        # One timer for a stream: arming and disarming one for each event would cost as much as the event does.
+        while True:
+            left = self._wrote_at + seconds - self._clock()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                await self.ping()
+
     async def close(self) -> None:
         """End of the response."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, data: bytes) -> None:
+        self._wrote_at = self._clock()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

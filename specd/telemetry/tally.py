@@ -8,8 +8,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Final, NamedTuple
 
-from engine.api import Output
+from engine.api import Output, Round
 
 MAX_POSITIONS = 16
 """The config and the API limit k to it; of a longer round the rest would go uncounted by position."""
@@ -127,6 +128,28 @@ class PooledAcceptance:
         if not total:
             return float("nan")
         return sum(self._of[name].value * weight for name, weight in self._rounds.items()) / total
+
+
+class Evidence(NamedTuple):
+    """What drafts came to."""
+
+    rounds: int
+    examined: int
+    accepted: int
+
+
+_NOTHING: Final = Evidence(0, 0, 0)
+
+
+def evidence_of(rounds: Iterable[Round]) -> dict[tuple[str, str], Evidence]:
+    """Of one step, by class and proposer."""
+    found: dict[tuple[str, str], Evidence] = {}
+    for one in rounds:
+        if one.is_evidence:
+            of = one.traffic_class, one.proposer
+            seen = found.get(of, _NOTHING)
+            found[of] = Evidence(seen.rounds + 1, seen.examined + one.examined, seen.accepted + one.accepted)
+    return found
 
 
 class Rate:

@@ -101,7 +101,7 @@ async def test_a_request_gets_its_tokens_and_observers_get_every_step(fake_engin
             12,
             10,
         ]
-        assert sum(report.committed for report in setup.witness.steps) == 7
+        await until(lambda: sum(report.committed for report in setup.witness.steps) == 7)
         assert setup.witness.handed == ["r"]
         assert (await setup.supervisor.engine_info()).model_path == "m"
 
@@ -253,6 +253,7 @@ async def test_new_settings_reach_the_engine_and_survive_its_restart(fake_engine
         await setup.supervisor.engine_info()
         setup.supervisor.configure(Configure(policy=PolicySettings(k_max=3), draft=DraftSettings()))
         await run(setup.supervisor, request([5], max_tokens=2))
+        await until(lambda: setup.witness.steps)
         assert setup.witness.steps[-1].rounds[0].k == 3
 
 
