@@ -41,6 +41,7 @@ from specd.mqtt.presence import presence, settings_of
 from specd.notify import Notifier
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded, Reloader, Trigger
+from specd.reloading import watch as watch_config
 from specd.restarts import DEATH_REASONS
 from specd.serving import served_name
 from specd.store import store_dir
@@ -277,6 +278,7 @@ class Daemon:
         self._spawn(self._updates.check_start())
         self._healer.go_on(line)
         self._spawn(watch(lambda: self._config.model.target, self._updates.replace))
+        self._spawn(watch_config(self._reloader, self._reload))
         self._announced = True
         self._notifier.ready()
         self._say(
@@ -323,17 +325,14 @@ class Daemon:
             mqtt=lambda: self._bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
         )
 
-    async def _reload(self, trigger: Trigger) -> Reloaded:
+    async def _reload(self, trigger: Trigger, partial: bool = False) -> Reloaded:
         if not self._announced:
-            return await self._reload_noted(trigger)
+            return self._noted(await self._reloader.reload(trigger, partial=partial))
         self._notifier.reloading()
         try:
-            return await self._reload_noted(trigger)
+            return self._noted(await self._reloader.reload(trigger, partial=partial))
         finally:
             self._notifier.ready()
-
-    async def _reload_noted(self, trigger: Trigger) -> Reloaded:
-        return self._noted(await self._reloader.reload(trigger))
 
     async def _set(self, trigger: Trigger, values: Mapping[str, Any]) -> Reloaded:
         return self._noted(await self._reloader.set(trigger, values))
@@ -377,7 +376,8 @@ class Daemon:
             raise
 
     def _note_reload(self, attempt: Attempt) -> None:
-        self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time)
+        pending = len(self._reloader.pending)
+        self._metrics.config_reloaded(ok=attempt.error is None, unix_time=attempt.unix_time, pending=pending)
         self._alerts.reloaded(attempt.error)
 
     def _line(self, target: TargetSection, draft: DraftChoice) -> Line:

@@ -21,7 +21,10 @@ class ReloadRefusedError(UserError):
     """A valid config that this process cannot take over, since keys in it need a new process."""
 
     def __init__(self, keys: tuple[str, ...], instead: str | None = None) -> None:
-        old_ones = f"restart specd, or put the old value{'s' if len(keys) > 1 else ''} back and reload"
+        old_ones = (
+            f"restart specd, put the old value{'s' if len(keys) > 1 else ''} back and reload, or take over all else"
+            " with `specd reload --partial`"
+        )
         super().__init__(
             f"nothing was changed: {', '.join(keys)} can only change with a restart; {instead or old_ones}"
         )

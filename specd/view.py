@@ -40,7 +40,8 @@ class View:
     alarm: Alarm
     request_watch: RequestWatch
     reloader: Reloader
-    run_reload: Callable[[Trigger], Awaitable[Reloaded]]
+    run_reload: Callable[[Trigger, bool], Awaitable[Reloaded]]
+    """By whom, and whether keys that need a restart may wait for it."""
     run_set: Callable[[Trigger, Mapping[str, Any]], Awaitable[Reloaded]]
     mqtt: Callable[[], dict[str, Any]]
 
@@ -67,9 +68,9 @@ class View:
             for event in self.alarm.manager.events.all()
         ]
 
-    async def reload(self, trigger: Trigger = "admin") -> Reloaded:
-        """Read the config again. Raises `UserError`."""
-        return await self.run_reload(trigger)
+    async def reload(self, trigger: Trigger = "admin", *, partial: bool = False) -> Reloaded:
+        """Read the config again; partial: keys that need a restart wait for it. Raises `UserError`."""
+        return await self.run_reload(trigger, partial)
 
     async def set(self, values: Mapping[str, Any], trigger: Trigger = "admin") -> Reloaded:
         """Set keys until the next reload, by dotted name. Raises `UserError`."""
@@ -177,6 +178,7 @@ class View:
         last = self.reloader.last
         return {
             "hash": self.reloader.loaded.digest,
+            "pending_restart": [change.key for change in self.reloader.pending],
             "last_reload": {
                 "trigger": last.trigger,
                 "unix_time": last.unix_time,

@@ -8,6 +8,7 @@ from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, add_config_arguments
 from specd.config.schema import Config
 from specd.errors import ModelError, UserError
+from specd.local_paths import local_path
 from specd.models.draft_files import DraftFiles, inspect
 from specd.models.drafts import proven_heads, shipped_heads
 from specd.models.pair import draft_model
@@ -58,7 +59,7 @@ def _found(config: Config) -> Iterator[tuple[str, DraftFiles]]:
     if model is not None:
         yield "config", inspect(model)
     if draft.head:
-        yield "config", inspect(Path(draft.head).expanduser())
+        yield "config", inspect(local_path(draft.head))
 
 
 def _row(origin: str, files: DraftFiles, target: Path | None, *, mapped: bool) -> tuple[str, ...]:

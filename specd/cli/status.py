@@ -111,6 +111,8 @@ def _engine(engine: Mapping[str, Any]) -> str:
 def _config(config: Mapping[str, Any]) -> Text:
     last = config["last_reload"]
     text = f"{config['hash']}, last reload {last['result']} ({last['trigger']}) at {utc(last['unix_time'])}"
+    if config["pending_restart"]:
+        text += f"; waiting for a restart: {', '.join(config['pending_restart'])}"
     return Text(
         text if last["error"] is None else f"{text}: {last['error']}", shown.BAD if last["error"] else ""
     )

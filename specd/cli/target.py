@@ -1,6 +1,5 @@
 """`specd target`: the model that a running daemon serves, shown, replaced, and taken back."""
 
-from pathlib import Path
 from typing import Any, Final
 
 from specd.cli.admin import add_admin_arguments, connect
@@ -8,6 +7,7 @@ from specd.cli.parser import Arguments, Parser, describe
 from specd.cli.status import table
 from specd.cli.waiting import waiting
 from specd.errors import UserError
+from specd.local_paths import local_path
 
 _REFUSALS: Final = frozenset({400, 409, 422})
 
@@ -91,5 +91,5 @@ def change(args: Arguments, path: str, body: dict[str, Any] | None = None) -> in
 
 def full_path(path: str) -> str:
     """As the daemon finds it, which may run elsewhere: what lies here is named in full."""
-    local = Path(path).expanduser()
+    local = local_path(path)
     return str(local.absolute()) if local.exists() else path

@@ -27,7 +27,7 @@ class RuleSection(Section):
     min_examined: int = hot(20, "examined drafts in the window below which nothing is said", ge=1)
     severity: str = hot("warning", "label of the alert")
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     @property
     def fine_from(self) -> float:

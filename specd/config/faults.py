@@ -10,6 +10,8 @@ from pydantic_core import ErrorDetails
 from specd.config.paths import Location, dotted, leaves, unknown
 from specd.config.sources import Layer
 
+_LARGEST: Final = 1 << 63
+_DEEPEST: Final = 16
 _WORDS: Final = {
     "  ": " ",
     "a valid integer": "a whole number",
@@ -28,6 +30,30 @@ def faults(error: ValidationError, layers: Sequence[Layer], merged: Mapping[str,
         written_in = _origin(location, message, origins) or _table_origin(location, layers)
         lines.append(": ".join(part for part in (written_in, dotted(location), message) if part))
     return lines
+
+
+def impossible(layers: Sequence[Layer]) -> Iterator[str]:
+    """A line for each value that no key can have, though TOML or JSON can say it: not even a comparison would do."""
+    for layer in layers:
+        for at, value in leaves(layer.values):
+            if why := _impossible(value):
+                yield f"{layer.origin}: {dotted(at)}: {why}"
+
+
+def _impossible(value: Any, depth: int = 0) -> str | None:
+    match value:
+        case str() if "\0" in value:
+            return "holds a NUL character, which neither a name nor a path can: leave it out"
+        case int() if not -_LARGEST <= value < _LARGEST:
+            return "a number has at most 64 bits"
+        case Mapping() | list() if depth >= _DEEPEST:
+            return "arrays and tables are nested too deeply here"
+        case Mapping():
+            return next(filter(None, (_impossible(inner, depth + 1) for inner in value.values())), None)
+        case list():
+            return next(filter(None, (_impossible(inner, depth + 1) for inner in value)), None)
+        case _:
+            return None
 
 
 def _message(details: ErrorDetails, merged: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from specd.config.alerts import refused_when_set
-from specd.config.faults import faults
+from specd.config.faults import faults, impossible
 from specd.config.paths import dotted, leaves
 from specd.config.schema import AdminSection, Config
 from specd.config.sources import Layer, Reader, environment, fragments, nested, overrides, read_file
@@ -23,6 +23,9 @@ DEFAULT_PATH: Final = Path("/etc/specd/specd.toml")
 
 SET: Final = "set"
 """The origin of what was set in a running daemon."""
+
+KEPT: Final = "kept until a restart"
+"""The origin of what the running daemon has otherwise than its files, since only a restart changes it."""
 
 _NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -66,6 +69,8 @@ class Loaded:
     """Short hash of the effective config."""
     layers: tuple[Layer, ...]
     """What it was made of, the last of which won."""
+    seen: str
+    """`fingerprint` of its files, taken before they were read."""
 
     def again(self) -> "Loaded":
         """Read the same places anew, without what was set on top. Raises `ConfigError`; this one stays valid."""
@@ -80,10 +85,19 @@ class Loaded:
         in_vain = tuple(f"{key} is pinned by {self.pinned[key]}: change that and restart" for key in pinned)
         if in_vain:
             raise ConfigError(in_vain)
-        made = _made(self.sources, (*self.layers, Layer(SET, tree)), self.files)
+        made = self._under(Layer(SET, tree))
         if refused := refused_when_set(made.config.alerts, self.config.alerts):
             raise ConfigError(refused)
         return made
+
+    def keeping(self, values: Mapping[str, Any]) -> "Loaded":
+        """The same with these values, a tree, of keys that wait for a restart. Raises `ConfigError` where they do not
+        go together with the rest.
+        """
+        return self._under(Layer(KEPT, values))
+
+    def _under(self, layer: Layer) -> "Loaded":
+        return _made(self.sources, (*self.layers, layer), self.files, self.seen)
 
 
 def load(
@@ -98,14 +112,33 @@ def load(
     return _load(Sources(path, conf_d, environ, dict(flags)))
 
 
+def fingerprint(sources: Sources) -> str:
+    """Differs once a file has other contents, or there are others. Whatever hinders reading is a content too."""
+    digest = hashlib.sha256()
+    try:
+        for path in _files(sources):
+            digest.update(repr((str(path), _contents(path))).encode())
+    except ConfigError as error:
+        digest.update(str(error).encode())
+    return digest.hexdigest()
+
+
+def _contents(path: Path) -> bytes | str:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return str(error)
+
+
 def _load(sources: Sources) -> Loaded:
+    seen = fingerprint(sources)
     layers, found = _attempt(_readers(sources))
     if found:
         raise ConfigError(tuple(found))
-    return _made(sources, tuple(layers), tuple(_files(sources)))
+    return _made(sources, tuple(layers), tuple(_files(sources)), seen)
 
 
-def _made(sources: Sources, layers: tuple[Layer, ...], files: tuple[Path, ...]) -> Loaded:
+def _made(sources: Sources, layers: tuple[Layer, ...], files: tuple[Path, ...], seen: str) -> Loaded:
     config = _validate(layers)
     pinned = {dotted(at): layer.origin for layer in layers if layer.pins for at, _ in leaves(layer.values)}
     in_files = {dotted(at): value for layer in layers if not layer.pins for at, value in leaves(layer.values)}
@@ -117,13 +150,18 @@ def _made(sources: Sources, layers: tuple[Layer, ...], files: tuple[Path, ...]) 
         shadowed={key: in_files[key] for key in pinned if key in in_files},
         digest=hashlib.sha256(to_json(config, by_alias=True)).hexdigest()[:12],
         layers=layers,
+        seen=seen,
     )
 
 
 def _files(sources: Sources) -> list[Path]:
+    """Raises `ConfigError` where a directory cannot be looked into."""
     named = sources.path is not None
-    main = [sources.main] if named or sources.main.exists() else []
-    return main + fragments(sources.fragment_directory)
+    try:
+        main = [sources.main] if named or sources.main.exists() else []
+        return main + fragments(sources.fragment_directory)
+    except OSError as error:
+        raise ConfigError((f"{error.filename or sources.main}: cannot be read: {error.strerror}",)) from None
 
 
 def _readers(sources: Sources) -> Iterator[Reader]:
@@ -145,6 +183,8 @@ def _attempt(readers: Iterable[Reader]) -> tuple[list[Layer], list[str]]:
 
 
 def _validate(layers: Sequence[Layer]) -> Config:
+    if found := tuple(impossible(layers)):
+        raise ConfigError(found)
     merged = merge(layer.values for layer in layers)
     try:
         # Through JSON, where strictness means "no text for a number" and not "no array for a tuple".

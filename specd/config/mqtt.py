@@ -34,7 +34,7 @@ class MqttSection(Section):
     )
     state_seconds: float = hot(300.0, "the state is told when it changes, and at least this often", gt=0)
     keepalive_seconds: int = hot(
-        20, "a broker that is silent for twice as long is left and tried again", ge=1
+        20, "a broker that is silent for twice as long is left and tried again", ge=1, le=65535
     )
     timeout_seconds: float = hot(10.0, "longest wait for an answer of the broker", gt=0)
 

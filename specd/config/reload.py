@@ -1,14 +1,15 @@
 """What a reload changes, whether it may, and what of a config may be shown. Pure; the daemon acts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from specd.config.layers import SET, Loaded
+from specd.config.layers import SET, Loaded, merge
 from specd.config.paths import dotted, leaves, reload_kind
 from specd.config.schema import Config
 from specd.config.section import Reload
+from specd.config.sources import nested
 from specd.errors import ReloadRefusedError
 
 _HIDDEN: Final = "***"
@@ -32,13 +33,15 @@ class Change:
 
 def diff(old: Config, new: Config) -> tuple[Change, ...]:
     """The keys whose values differ, in the order of the schema. An array is one value."""
-    before = dict(leaves(_plain(old)))
-    after = dict(leaves(_plain(new)))
     return tuple(
-        Change(dotted(at), redacted(before[at]), redacted(after[at]), reload_kind(at))
-        for at in before
-        if before[at] != after[at]
+        Change(dotted(at), redacted(before), redacted(after), reload_kind(at))
+        for at, before, after in _differing(old, new)
     )
+
+
+def _differing(old: Config, new: Config) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    after = dict(leaves(_plain(new)))
+    return ((at, value, after[at]) for at, value in leaves(_plain(old)) if value != after[at])
 
 
 def plan_reload(old: Config, new: Config) -> tuple[Change, ...]:
@@ -48,6 +51,21 @@ def plan_reload(old: Config, new: Config) -> tuple[Change, ...]:
     if refused:
         raise ReloadRefusedError(refused)
     return changes
+
+
+def without_restarts(old: Loaded, new: Loaded) -> tuple[Loaded, tuple[Change, ...]]:
+    """What of a new config a running daemon can take over, and the changes that then wait for a restart. Raises
+    `ConfigError` where the old values of these do not go together with the rest.
+    """
+    kept = [
+        nested(at, value)
+        for at, value, _ in _differing(old.config, new.config)
+        if reload_kind(at) is Reload.RESTART
+    ]
+    if not kept:
+        return new, ()
+    waiting = (change for change in diff(old.config, new.config) if change.kind is Reload.RESTART)
+    return new.keeping(merge(kept)), tuple(waiting)
 
 
 def ineffective(old: Loaded, new: Loaded) -> tuple[str, ...]:

@@ -40,6 +40,12 @@ class AdminSection(Section):
     token_file: SecretFile | None = restart(None, "bearer token for /admin; without it loopback is trusted")
 
 
+class ReloadSection(Section):
+    """How the config is taken over while the daemon runs: docs/operating.md."""
+
+    watch: bool = hot(True, "reload when a file of the config was changed, added or removed")
+
+
 class EngineSection(Section):
     """The engine process."""
 
@@ -183,6 +189,7 @@ class Config(Section):
 
     server: ServerSection = ServerSection()
     admin: AdminSection = AdminSection()
+    reload: ReloadSection = ReloadSection()
     engine: EngineSection = EngineSection()
     model: ModelSection = ModelSection()
     policy: PolicySection = PolicySection()

@@ -6,9 +6,12 @@ restart  needs a new process
 """
 
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specd.local_paths import path_fault
 
 
 class Reload(StrEnum):
@@ -42,5 +45,16 @@ class Section(BaseModel):
     """A part of the config: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,  # no time, share or factor here can be either
     )
+
+    @model_validator(mode="after")
+    def _paths(self) -> Self:
+        for name, value in self:
+            if isinstance(value, Path) and (fault := path_fault(str(value))):
+                raise ValueError(f"{name}: {fault}")
+        return self

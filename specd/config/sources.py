@@ -61,10 +61,12 @@ def read_file(path: Path) -> Layer:
         ) from None
     except OSError as error:
         raise ConfigError((f"{path}: cannot be read: {error.strerror}",)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError((f"{path}: not valid TOML: {error}",)) from None
     except UnicodeDecodeError as error:
         raise ConfigError((f"{path}: not valid TOML: byte {error.start} is not UTF-8",)) from None
+    except ValueError as error:  # its syntax, or a number of thousands of digits
+        raise ConfigError((f"{path}: not valid TOML: {error}",)) from None
+    except RecursionError:
+        raise ConfigError((f"{path}: arrays or tables in it are nested too deeply to be read",)) from None
 
 
 def fragments(directory: Path) -> list[Path]:

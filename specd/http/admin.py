@@ -2,9 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -12,19 +11,26 @@ from starlette.types import ASGIApp
 
 from policies.drift import Stratum
 from specd.errors import ReloadRefusedError, UpdateBusyError, UpdateError, UserError
+from specd.http.admin_bodies import DraftBody, DriftBody, ReloadBody, TargetBody
 from specd.http.alerts import Alarm, AlertsApi
 from specd.http.asgi import application, json_response, parsed
 from specd.http.errors import ApiError
 from specd.http.guard import Keys, RefuseForeignPages, RequireKey
+from specd.http.openapi_admin import admin_document
 from specd.reloading import Reloaded
 from specd.target.outcome import Outcome
 from specd.telemetry.prometheus import CONTENT_TYPE
 
 _DEFAULT_LIMIT: Final = 100
+_LIMIT_DIGITS: Final = 9
 
 
 class Daemon(Protocol):
     """What the admin listener asks of the daemon."""
+
+    @property
+    def version(self) -> str:
+        """Of the program."""
 
     def metrics(self) -> bytes:
         """In Prometheus' text format."""
@@ -38,8 +44,8 @@ class Daemon(Protocol):
     def decisions(self, limit: int, request: str | None) -> list[dict[str, Any]]:
         """The last rounds, newest first; of one request where it is named."""
 
-    async def reload(self) -> Reloaded:
-        """Read the config again. Raises `UserError`."""
+    async def reload(self, *, partial: bool) -> Reloaded:
+        """Read the config again; partial: keys that need a restart wait for it. Raises `UserError`."""
 
     async def set(self, values: Mapping[str, Any]) -> Reloaded:
         """Set keys until the next reload, by dotted name. Raises `UserError`."""
@@ -76,6 +82,10 @@ class AdminApi:
         """`GET /metrics`."""
         return Response(self.daemon.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
+    async def document(self, _: Request) -> Response:
+        """`GET /admin/v1/openapi.json`."""
+        return json_response(admin_document(self.daemon.version))
+
     async def status(self, _: Request) -> Response:
         """`GET /admin/v1/status`."""
         return json_response(self.daemon.status())
@@ -87,14 +97,15 @@ class AdminApi:
     async def decisions(self, request: Request) -> Response:
         """`GET /admin/v1/decisions?limit=N&request=ID`."""
         limit = request.query_params.get("limit", str(_DEFAULT_LIMIT))
-        if not limit.isdecimal() or not limit.isascii():
-            raise ApiError(400, f"limit must be a whole number, not {limit!r}", param="limit")
+        if not limit.isdecimal() or not limit.isascii() or len(limit) > _LIMIT_DIGITS:
+            raise ApiError(400, f"limit must be a whole number below a billion, not {limit!r}", param="limit")
         found = self.daemon.decisions(int(limit), request.query_params.get("request"))
         return json_response({"decisions": found})
 
-    async def reload(self, _: Request) -> Response:
-        """`POST /admin/v1/reload`."""
-        return await _reconfigured(self.daemon.reload())
+    async def reload(self, request: Request) -> Response:
+        """`POST /admin/v1/reload`, with nothing or `{"partial": true}`."""
+        wanted = parsed(await request.body() or b"{}", ReloadBody)
+        return await _reconfigured(self.daemon.reload(partial=wanted.partial))
 
     async def set(self, request: Request) -> Response:
         """`PATCH /admin/v1/config` with `{"policy.k_max": 4}`: until the next reload."""
@@ -139,39 +150,6 @@ class AdminApi:
         return await _changed(self.daemon.run_canary())
 
 
-class TargetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a change of the target asks for."""
-
-    path: str = ""
-    """Of another target, named as `model.target.path` is."""
-    weights: str = ""
-    """A safetensors file with tensors for the target that is served."""
-    revision: str | None = None
-
-
-class DraftBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a change of the draft asks for."""
-
-    head: Annotated[str, msgspec.Meta(min_length=1)]
-    revision: str | None = None
-
-
-class DriftBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose acceptance; what is left out may be any."""
-
-    traffic_class: str | None = msgspec.field(default=None, name="class")
-    temperature: Literal["greedy", "low", "medium", "high"] | None = None
-    proposer: str | None = None
-
-    def means(self, stratum: Stratum) -> bool:
-        """Whether it is one of them."""
-        return (
-            self.traffic_class in {None, stratum.traffic_class}
-            and self.temperature in {None, stratum.temperature}
-            and self.proposer in {None, stratum.proposer}
-        )
-
-
 async def _reconfigured(change: Awaitable[Reloaded]) -> Response:
     try:
         reloaded = await change
@@ -203,6 +181,7 @@ def admin_app(
     api = AdminApi(daemon)
     reads: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/metrics": api.metrics,
+        "/admin/v1/openapi.json": api.document,
         "/admin/v1/status": api.status,
         "/admin/v1/config": api.config,
         "/admin/v1/decisions": api.decisions,

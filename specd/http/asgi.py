@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from specd.flights import UnservedError
@@ -41,7 +41,7 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
     """An app in which every error, the framework's own included, has OpenAI's envelope."""
     app = Starlette(
         routes=routes,
-        exception_handlers={
+        exception_handlers={  # coroutines, since Starlette runs plain functions in a thread
             ApiError: _api_error,
             UnservedError: _unserved,
             HTTPException: _framework_error,
@@ -52,26 +52,34 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
     return app
 
 
-def _api_error(_: Request, error: Exception) -> Response:
+async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error_response(error)
 
 
-def _unserved(_: Request, error: Exception) -> Response:
+async def _unserved(_: Request, error: Exception) -> Response:
     assert isinstance(error, UnservedError)
     return error_response(from_refusal(error.refusal))
 
 
-def _framework_error(request: Request, error: Exception) -> Response:
+async def _framework_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = {
         404: f"there is no {request.url.path} here",
         405: f"{request.url.path} does not take {request.method}",
     }.get(error.status_code, error.detail)
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
+    headers = dict(error.headers or {})
+    if "Allow" in headers:  # the framework knows of one route at a time, and a path may have several
+        headers["Allow"] = ", ".join(sorted(_methods(request.app.routes, request.url.path)))
+    return error_response(ApiError(error.status_code, message, headers=headers))
 
 
-def _fault(_: Request, error: Exception) -> Response:
+def _methods(routes: Sequence[BaseRoute], path: str) -> set[str]:
+    there = (route for route in routes if isinstance(route, Route) and route.path == path)
+    return {method for route in there for method in route.methods or ()}
+
+
+async def _fault(_: Request, error: Exception) -> Response:
     return error_response(fault(error))
 
 

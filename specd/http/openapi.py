@@ -148,19 +148,22 @@ _HEAD: Final = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "usage": _refere
 _CHOICE: Final = {"index": _COUNT, "finish_reason": _FINISH}
 _REPORTED: Final = {"specd": _reference("Report")}
 
+ERROR: Final[Schema] = _object(
+    {
+        "error": _object(
+            {
+                "message": _TEXT,
+                "type": {"enum": ["invalid_request_error", "rate_limit_error", "server_error"]},
+                "param": _or_null(_TEXT),
+                "code": _or_null(_TEXT),
+            }
+        )
+    }
+)
+"""What every refusal looks like, on both listeners."""
+
 _ANSWERS: Final[Mapping[str, Schema]] = {
-    "Error": _object(
-        {
-            "error": _object(
-                {
-                    "message": _TEXT,
-                    "type": {"enum": ["invalid_request_error", "rate_limit_error", "server_error"]},
-                    "param": _or_null(_TEXT),
-                    "code": _or_null(_TEXT),
-                }
-            )
-        }
-    ),
+    "Error": ERROR,
     "Usage": _object(
         {
             "prompt_tokens": _COUNT,

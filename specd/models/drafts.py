@@ -12,6 +12,7 @@ import msgspec
 from engine.api import DraftKind, DraftSettings
 from specd.config.schema import DraftSection
 from specd.errors import ModelError
+from specd.local_paths import local_path
 from specd.models.cache import HashCache
 from specd.models.directory import read_config
 from specd.models.draft_files import inspect
@@ -174,20 +175,21 @@ def _alike(head: Path, target: Path) -> bool:
 
 def require_head(head: Path, target: Path, draft: DraftSection) -> None:
     """Raises `ModelError` where what is in a directory cannot draft for the target, or is not to by the config."""
-    kind = _drafts_with(head.expanduser())
+    head = local_path(str(head))
+    kind = _drafts_with(head)
     if draft.kind != "auto" and kind not in draft.kinds:
         raise ModelError(
             f"model.draft.kind = {list(draft.kinds)} has nobody who drafts with a head of kind {kind}: put "
             f'"{kind}" into it, and restart specd'
         )
-    if reason := inspect(head.expanduser()).misfit(target):
+    if reason := inspect(head).misfit(target):
         raise ModelError(f"{head} cannot draft for {target}: {reason}")
 
 
 def _named(draft: DraftSection) -> Path | None:
     if not draft.head:
         return None
-    head = Path(draft.head).expanduser()
+    head = local_path(draft.head)
     read_config(head)
     return head
 

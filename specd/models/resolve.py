@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from specd.errors import ModelError
+from specd.local_paths import local_path
 from specd.models import directory, gguf, manifest
 from specd.models.cache import cache_dir
 
@@ -26,11 +27,14 @@ def resolve_target(target: str, *, download: bool = True) -> Path:
     dequantised into the cache; `org/name` is a hub name, of which only weights, configs and tokenizer are downloaded,
     never code.
     """
-    path = _locate(target, download=download)
-    file = gguf.gguf_file(path)
-    if file is not None:
-        path = gguf.dequantised(file, cache_dir())
-    directory.check(path)
+    try:
+        path = _locate(target, download=download)
+        file = gguf.gguf_file(path)
+        if file is not None:
+            path = gguf.dequantised(file, cache_dir())
+        directory.check(path)
+    except OSError as error:
+        raise ModelError(f"{target}: cannot be read: {error.strerror}") from None
     return path
 
 
@@ -38,13 +42,16 @@ def public_name(target: str) -> str:
     """What others know it by, named as for `resolve_target`; of a path, which says nothing to them, the last part."""
     if target == DEMO:
         return _DEMO_ELSEWHERE
-    local = Path(target).expanduser()
+    local = local_path(target)
     return target if not local.exists() and _HUB_NAME.fullmatch(target) else local.resolve().name
 
 
 def still_to_convert(target: str) -> Path | None:
     """The GGUF file that the first `specd run` will dequantise, seen to be one that it can. Raises `ModelError`."""
-    file = None if target == DEMO else gguf.gguf_file(Path(target).expanduser())
+    try:
+        file = None if target == DEMO else gguf.gguf_file(local_path(target))
+    except OSError as error:
+        raise ModelError(f"{target}: cannot be read: {error.strerror}") from None
     if file is None or manifest.damage(gguf.place_of(file, cache_dir())[0]) is None:
         return None
     gguf.convert(file, None)
@@ -54,7 +61,7 @@ def still_to_convert(target: str) -> Path | None:
 def _locate(target: str, *, download: bool) -> Path:
     if target == DEMO:
         return _demo(demo_directory(cache_dir()))
-    local = Path(target).expanduser()
+    local = local_path(target)
     if local.exists() or local.suffix == gguf.SUFFIX or not _HUB_NAME.fullmatch(target):
         return local
     return _from_hub(target, download=download)

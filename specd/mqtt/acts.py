@@ -17,8 +17,8 @@ from specd.target.outcome import Outcome
 class Asked(Protocol):
     """What commands ask of the daemon."""
 
-    async def reload(self, trigger: Trigger) -> Reloaded:
-        """Read the config again. Raises `UserError`."""
+    async def reload(self, trigger: Trigger, *, partial: bool) -> Reloaded:
+        """Read the config again; partial: keys that need a restart wait for it. Raises `UserError`."""
 
     async def set(self, values: Mapping[str, Any], trigger: Trigger) -> Reloaded:
         """Set keys until the next reload, by dotted name. Raises `UserError`."""
@@ -33,8 +33,8 @@ class Asked(Protocol):
         """Tell nobody of some alerts for a time. Raises `UserError`."""
 
 
-class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """The command takes no arguments."""
+class _Reload(msgspec.Struct, forbid_unknown_fields=True):
+    partial: bool = False
 
 
 class _Target(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,8 +47,8 @@ def acts_of(daemon: Asked) -> Mapping[str, Act]:
     """By verb. One that is not here is refused by name."""
 
     async def reload(arguments: Arguments) -> dict[str, Any]:
-        _read(arguments, _Nothing)
-        return (await daemon.reload("mqtt")).as_json()
+        wanted = _read(arguments, _Reload)
+        return (await daemon.reload("mqtt", partial=wanted.partial)).as_json()
 
     async def set_(arguments: Arguments) -> dict[str, Any]:
         return (await daemon.set(arguments, "mqtt")).as_json()

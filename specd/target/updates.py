@@ -21,6 +21,7 @@ from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
+from specd.local_paths import local_path
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
@@ -152,7 +153,7 @@ class TargetUpdates:
             self._task = asyncio.create_task(do())
             try:
                 outcome = await asyncio.shield(self._task)  # it goes on when whoever asked has left
-            except (UserError, EngineFailedError) as error:
+            except (UserError, EngineFailedError, OSError) as error:
                 log.error("%s refused, the target stays as it is: %s", what, error)  # noqa: TRY400  a sentence
                 self.last = Last(self._clock(), ok=False, text=str(error))
                 raise UpdateError(str(error)) from None
@@ -203,7 +204,7 @@ class TargetUpdates:
         spared = {line.path for line in self._lines.all} | (
             {Path(self._before[0].path)} if self._before else set()
         )
-        path = await in_thread(refreshed, current.path, Path(weights), cache_dir(), spared)
+        path = await in_thread(refreshed, current.path, local_path(weights), cache_dir(), spared)
         target = current.target.model_copy(update={"path": str(path), "revision": revision or ""})
         return await self._replace(target)
 

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from engine.api import Idle, KVUsage, PhaseSeconds, Round, StepReport
-from policies.base import GRAMMAR, LoadState, Reason
+from policies.base import LoadState, Reason
 from policies.cost_error import CostError
 from specd.telemetry.alarm import AlarmMetrics
 from specd.telemetry.families import by_position, counter, gauge, gauges, histogram, info
@@ -27,6 +27,7 @@ from specd.telemetry.tally import (
     ProposerTally,
     Rate,
     TokenTimes,
+    evidence_of,
 )
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -76,6 +77,7 @@ class Metrics:
         self._restarts: Counter[str] = Counter(dict.fromkeys(restart_reasons, 0))
         self._reload_ok: bool | None = None
         self._reload_time: float | None = None
+        self._pending_keys = 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self.alarm = AlarmMetrics()
@@ -119,9 +121,10 @@ class Metrics:
         for proposer in proposers:
             self._proposers.setdefault(proposer, ProposerTally())
 
-    def config_reloaded(self, ok: bool, unix_time: float) -> None:
-        """The outcome of the start's load (ok) or of a reload."""
+    def config_reloaded(self, ok: bool, unix_time: float, *, pending: int = 0) -> None:
+        """The outcome of the start's load (ok) or of a reload; pending: keys that wait for a restart by now."""
         self._reload_ok = ok
+        self._pending_keys = pending
         if ok:
             self._reload_time = unix_time
 
@@ -143,7 +146,6 @@ class Metrics:
 
     def _observe_rounds(self, rounds: Sequence[Round]) -> None:
         # Many rounds of a step are alike: counting the kinds first makes the rest cheap.
-        evidence: dict[tuple[str, str], list[int]] = {}
         for kind, times in Counter(map(_KIND, rounds)).items():
             proposer, k, drafted, examined, accepted, reason, traffic_class = kind
             self._reasons[reason] += times
@@ -151,12 +153,7 @@ class Metrics:
             self._classes[traffic_class]  # known from its first round on
             if drafted:
                 self._proposers[proposer].add(drafted, examined, accepted, times)
-            if examined and proposer != GRAMMAR:
-                seen = evidence.setdefault((traffic_class, proposer), [0, 0, 0])
-                seen[0] += times
-                seen[1] += examined * times
-                seen[2] += accepted * times
-        for (traffic_class, proposer), seen in evidence.items():
+        for (traffic_class, proposer), seen in evidence_of(rounds).items():
             self._classes[traffic_class].add(proposer, *seen)
 
     def _observe_phases(self, phases: PhaseSeconds) -> None:
@@ -282,6 +279,11 @@ class Metrics:
                 "1 if the last load of the config was good.",
                 self._reload_ok,
             )
+        yield gauge(
+            "specd_config_pending_restart",
+            "Keys that the files have otherwise than the daemon since a partial reload.",
+            self._pending_keys,
+        )
         if self._reload_time is not None:
             yield gauge(
                 "specd_config_last_reload_success_timestamp_seconds",

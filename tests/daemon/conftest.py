@@ -93,13 +93,23 @@ class Daemons:
         self.model = write_served_model(directory / "tiny")
 
     def start(
-        self, extra: str = "", *, server: str = "", admin: str = "", model: bool = True, **options: object
+        self,
+        extra: str = "",
+        *,
+        server: str = "",
+        admin: str = "",
+        model: bool = True,
+        watch: bool = False,
+        **options: object,
     ) -> DaemonProcess:
-        """`extra`, `server` and `admin` are lines of TOML. model: serve the tiny one, or what `extra` names."""
+        """`extra`, `server` and `admin` are lines of TOML. model: serve the tiny one, or what `extra` names. Without
+        watch, a reload has to be asked for.
+        """
         listen = 'listen = "127.0.0.1:0"'
         target = f"[model.target]\npath = {json.dumps(str(self.model))}"
         config = (
             f"[server]\n{listen}\n{server}\n[admin]\n{listen if 'listen' not in admin else ''}\n{admin}\n"
+            f"[reload]\nwatch = {json.dumps(watch)}\n"
             f"{target if model else ''}\n{extra}\n"
         )
         directory = Path(tempfile.mkdtemp(dir=self._directory))

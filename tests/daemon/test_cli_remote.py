@@ -88,6 +88,19 @@ def test_reload_prints_the_diff(daemon: Daemon, listen: str, capsys: pytest.Capt
     assert daemon.asked == [("POST", "/admin/v1/reload", None)] * 2
 
 
+def test_partial_reload_tells_what_waits(
+    daemon: Daemon, listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that --partial is asked for in the body, and that what needs a restart is printed as waiting for it."""
+    pending = [{"key": "engine.threads", "old": 0, "new": 2, "kind": "restart"}]
+    daemon.body = {"result": "ok", "changes": CHANGES, "pending": pending}
+    assert main(["reload", "--wait", "--partial", "--admin", listen]) == 0
+    assert capsys.readouterr().out == (
+        "policy.k_max: 8 -> 4 (hot)\nengine.threads: 0 -> 2 (restart) waits for a restart\n"
+    )
+    assert json.loads(daemon.sent) == {"partial": True}
+
+
 def test_reload_without_changes_says_so(
     daemon: Daemon, listen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

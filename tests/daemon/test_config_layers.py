@@ -296,6 +296,35 @@ def test_unreadable_file_says_why(main: Path) -> None:
     assert faults(lambda: load(main, env={}), main.parent) == ["specd.toml: cannot be read: Is a directory"]
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\ndrain_seconds = inf\n", "server.drain_seconds: must be a finite number, not inf"),
+        ("[policy]\nprior = nan\n", "policy.prior: must be a finite number, not nan"),
+        ('[admin]\ntoken_file = "a\\u0000b"\n', "admin.token_file: holds a NUL character"),
+        (
+            '[store]\ndirectory = "~nobody-of-this-name/x"\n',
+            "directory: it begins with the home directory of a user",
+        ),
+        (f'[store]\ndirectory = "{"x" * 300}"\n', "directory: this is longer than a path can be"),
+        ('[[alerts.receivers]]\nname = "a\\u0000"\n', "alerts.receivers: holds a NUL character"),
+        (f"a = {'[' * 5000}", "nested too deeply"),
+        (
+            f"[policy]\nk_max = {'[' * 300}{']' * 300}\n",
+            "policy.k_max: arrays and tables are nested too deeply",
+        ),
+        ("[policy]\nk_max = 1979-05-27\n", "policy.k_max: must be a whole number, not"),
+        (f"[policy]\nk_max = {'9' * 400}\n", "policy.k_max: a number has at most 64 bits"),
+        (f"[policy]\nk_max = {'9' * 5000}\n", "not valid TOML: "),
+        (f"[policy]\nk_max = 0x{'f' * 5000}\n", "policy.k_max: a number has at most 64 bits"),
+    ],
+)
+def test_values_that_no_key_can_have_are_faults(text: str, words: str, main: Path, load_text: Load) -> None:
+    """Test that what TOML can say and no key can be is refused by a sentence, and never an error of ours."""
+    (fault,) = faults(lambda: load_text(text), main.parent)
+    assert words in fault
+
+
 def test_broken_config_still_tells_where_the_daemon_listens(
     main: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

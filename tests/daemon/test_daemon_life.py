@@ -120,6 +120,18 @@ def test_sigterm_while_the_model_loads(daemons, pool):
     assert (daemon.wait(), "Traceback" in daemon.log) == (0, False)
 
 
+def test_health_is_answered_before_the_model_is_there(daemons):
+    """Test that the daemon is up while its engine still loads, after less than two seconds of computing: a busy machine
+    makes it wait, but not compute.
+    """
+    daemons.engine.behave(load_seconds=1000)
+    daemon = daemons.start()
+    assert daemon.get("/health").json() == {"status": "alive"}
+    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rpartition(")")[2].split()
+    assert (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") < 2.0
+    assert daemon.get("/ready").status_code == 503
+
+
 def test_a_killed_daemon_takes_its_engine_along(daemons):
     """Test that the engine ends by itself when the daemon is killed with -9."""
     daemon = daemons.start().ready()

@@ -129,7 +129,7 @@ def test_a_good_reload_is_taken_over_and_told(daemons):
     daemon.config_file.write_text(daemon.config_file.read_text() + "[policy]\nk_max = 1\n")
     answer = reload(daemon)
     change = {"key": "policy.k_max", "old": 8, "new": 1, "kind": "hot"}
-    assert answer.json() == {"result": "ok", "changes": [change], "notes": []}
+    assert answer.json() == {"result": "ok", "changes": [change], "pending": [], "notes": []}
     complete(daemon)
     assert daemon.get("/admin/v1/decisions?limit=1").json()["decisions"][0]["k"] == 1
     assert daemon.get("/admin/v1/config").json()["config"]["policy"]["k_max"] == 1

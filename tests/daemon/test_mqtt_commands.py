@@ -12,6 +12,7 @@ from specd.mqtt.commands import arguments
 from specd.mqtt.link import LARGEST
 from specd.mqtt.state import Told, told_of
 from specd.mqtt.topics import Topics
+from specd.reloading import Reloaded
 from specd.target.updates import Outcome
 from tests.daemon.bridge_rig import bridged
 from tests.daemon.mosquitto import needs_mosquitto, spying
@@ -172,6 +173,10 @@ class Daemon:
     def __init__(self) -> None:
         self.asked: list[tuple] = []
 
+    async def reload(self, trigger: str, *, partial: bool) -> Reloaded:
+        self.asked.append((trigger, partial))
+        return Reloaded((), ())
+
     async def update_target(self, path: str, revision: str | None) -> Outcome:
         self.asked.append((path, revision))
         return Outcome(True, "done", "t2", "d1", 1.5)
@@ -191,6 +196,17 @@ async def test_the_target_is_changed_by_the_calls_of_the_admin_listener():
         with pytest.raises(UserError, match=r"say which target|the payload cannot be used"):
             await target(wrong)
     assert len(daemon.asked) == 2
+
+
+async def test_a_reload_may_be_partial():
+    """Test that the payload says so, and that a misspelt one is refused instead of being a full one."""
+    daemon = Daemon()
+    reload = acts_of(daemon)["reload"]
+    assert await reload({}) == {"result": "ok", "changes": [], "pending": [], "notes": ()}
+    await reload({"partial": True})
+    assert daemon.asked == [("mqtt", False), ("mqtt", True)]
+    with pytest.raises(UserError, match="the payload cannot be used"):
+        await reload({"partail": True})
 
 
 def test_an_empty_payload_is_an_empty_object():

@@ -116,6 +116,7 @@ CONTRACT = {
     "specd_receiver_last_success_timestamp_seconds": "gauge",
     "specd_silences": "gauge",
     "specd_config_last_reload_successful": "gauge",
+    "specd_config_pending_restart": "gauge",
     "specd_config_last_reload_success_timestamp_seconds": "gauge",
     "specd_engine_restarts": "counter",
     "specd_build_info": "gauge",

@@ -104,6 +104,7 @@ def a_status(**other):
         "mqtt": {"broker": None, "node": None, "connected": False, "denied_topics": [], "trouble": None},
         "config": {
             "hash": "cafe",
+            "pending_restart": [],
             "last_reload": {"trigger": "SIGHUP", "unix_time": 0.0, "result": "ok", "error": None},
         },
     } | other

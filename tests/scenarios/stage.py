@@ -74,6 +74,7 @@ class Stage:
         self._defaults: Table = {
             "server": {"listen": "127.0.0.1:0"},
             "admin": {"listen": "127.0.0.1:0"},
+            "reload": {"watch": False},  # a scenario says when
             "engine": {"threads": 1, "kv_mib": 64},
             "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
         }
