@@ -200,8 +200,8 @@ def _row(bench: Bench, case: Case, journal: Journal) -> Row | None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-updates", description=__doc__)
     option = parser.add_argument
-    option("--learned", type=int, default=80, help="requests that baselines are learned from (default 80)")
-    option("--requests", type=int, default=48, help="before each change, and after it (default 48)")
+    option("--learned", type=int, default=60, help="requests that baselines are learned from (default 60)")
+    option("--requests", type=int, default=40, help="before each change, and after it (default 40)")
     option("--folder", type=Path, help="where changed targets and logs are kept; default: nowhere")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
     option("--out", type=Path, default=_RESULTS, help="folder of the results")

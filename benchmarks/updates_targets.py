@@ -15,7 +15,7 @@ from specd.models import manifest
 
 _STEPS: Final = 120
 _TOKENS: Final = 256
-_RATE: Final = 2e-5
+_RATE: Final = 1e-4
 _TEMPLATE: Final = (
     "{% for m in messages %}{{ m['role'] | upper }}: {{ m['content'] }}\n\n{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT: {% endif %}"
@@ -45,7 +45,7 @@ def retemplated(target: Path, into: Path) -> Path:
 
 
 def fine_tuned(target: Path, into: Path, *, steps: int = _STEPS) -> Path:
-    """Trained for some minutes on programs and instructions to write them, as a specialist would be."""
+    """Trained for some minutes, all its weights, on requests for programs, at a rate as small models are tuned with."""
     torch.manual_seed(0)
     copied(target, into)
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
