@@ -116,7 +116,8 @@ function canary({ proposer, verdict, before, after }) {
 }
 
 export function config({ status: { config: now, mqtt } }) {
-  say("config-hash", now.hash);
+  const waiting = now.pending_restart;
+  say("config-hash", waiting.length ? `${now.hash}; a restart is awaited by ${waiting.join(", ")}` : now.hash);
   const { trigger, result, error, unix_time: at } = now.last_reload;
   const how = result === "ok" ? `taken over (${trigger})` : `refused (${trigger}): ${error}`;
   sentence("config-reload", result !== "ok", [how, ", ", time(at)]);
