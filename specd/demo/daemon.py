@@ -24,7 +24,7 @@ from specd.target.canary import shipped_prompts
 _COMMAND: Final = "import sys; from specd.cli import main; sys.exit(main())"
 _LAST_LINES: Final = 12
 _END_SECONDS: Final = 20.0
-_PROMPTS: Final = 16
+_PROMPTS: Final = 18
 _CONFIG: Final = """\
 [server]
 listen = "127.0.0.1:0"
@@ -39,10 +39,15 @@ max_running = 24
 table = [[2, 8], [4, 5], [8, 2]]
 off_above = 12
 
+# The head alone, so that it is seen what becomes of it.
+[model.draft]
+kind = "eagle"
+
 # Fewer prompts than usual: a draft that is worth nothing any more shows at once.
 [canary]
 prompts = {prompts}
-tokens = 24
+tokens = 16
+k = 4
 [drift]
 learn_requests = 30
 

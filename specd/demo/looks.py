@@ -20,15 +20,19 @@ class Look:
     running: int
     load: str
     """full, shrunk or off."""
+    tokens: float
+    """Written since the daemon began."""
     tokens_per_second: float
+    """Of the last seconds, as are the following."""
     k: float | None
-    """Mean of the last seconds' rounds; None where there were none."""
+    """Mean of all rounds; None where there were none."""
     acceptance: Mapping[str, float]
-    """Of the first drafted token, by who drafted in the last seconds."""
+    """Of the first drafted token, by who drafted."""
 
 
 class _Counts(NamedTuple):
     at: float
+    tokens: float
     rounds: float
     levels: float
     examined: dict[str, float]
@@ -48,12 +52,13 @@ class Looker:
             self._counts.popleft()
         before = self._counts[0] if self._counts else now
         self._counts.append(now)
-        rounds = now.rounds - before.rounds
+        rounds, seconds = now.rounds - before.rounds, now.at - before.at
         return Look(
             at=at,
             running=status["load"]["running"],
             load=status["load"]["state"],
-            tokens_per_second=status["drafts"]["tokens_per_second"],
+            tokens=now.tokens,
+            tokens_per_second=(now.tokens - before.tokens) / seconds if seconds else 0.0,
             k=(now.levels - before.levels) / rounds if rounds > 0 else None,
             acceptance=_rates(before, now),
         )
@@ -73,8 +78,10 @@ def _counted(at: float, metrics: str) -> _Counts:
             if sample.name == name and sample.labels["position"] == "1"
         }
 
+    # Each token has a time: to the first, or since the one before.
+    tokens = total("specd_time_to_first_token_seconds_count") + total("specd_inter_token_seconds_count")
     rounds, levels = total("specd_draft_length_count"), total("specd_draft_length_sum")
-    return _Counts(at, rounds, levels, first("examined"), first("accepted"))
+    return _Counts(at, tokens, rounds, levels, first("examined"), first("accepted"))
 
 
 def _rates(before: _Counts, now: _Counts) -> dict[str, float]:

@@ -154,11 +154,9 @@ class Story:
 
     async def _phase(self, clients: int) -> None:
         self._crowd.become(clients)
-        done, began = len(self._crowd.samples), self._now()
+        first = self.told.looks[-1]
         await asyncio.sleep(self._pace.phase)
-        tokens = sum(sample.tokens for sample in self._crowd.samples[done:])
-        look = self.told.looks[-1]
-        phase = Phase(clients, look.k, look.load, tokens / (self._now() - began), look.acceptance)
+        phase = _phase(clients, first, self.told.looks[-1])
         self.told.phases.append(phase)
         self._say(_sentence(phase))
         self._say(f"  {await self._reason()}")
@@ -289,6 +287,13 @@ async def _until_one_ends(*works: Coroutine[Any, Any, None]) -> None:
 def _key(alert: Mapping[str, Any]) -> tuple[str, str]:
     """The same thing may have fired before."""
     return alert["fingerprint"], alert["startsAt"]
+
+
+def _phase(clients: int, first: Look, last: Look) -> Phase:
+    """What the last look of a phase shows, and the tokens since the first."""
+    seconds = last.at - first.at
+    speed = (last.tokens - first.tokens) / seconds if seconds else 0.0
+    return Phase(clients, last.k, last.load, speed, last.acceptance)
 
 
 def _sentence(phase: Phase) -> str:

@@ -87,13 +87,17 @@ METRICS = """\
 specd_draft_length_bucket{{le="+Inf",proposer="ngram"}} {rounds}
 specd_draft_length_count{{proposer="ngram"}} {rounds}
 specd_draft_length_sum{{proposer="ngram"}} {levels}
+# TYPE specd_time_to_first_token_seconds histogram
+specd_time_to_first_token_seconds_count 3
+# TYPE specd_inter_token_seconds histogram
+specd_inter_token_seconds_count {rounds}
 # TYPE specd_spec_decode_num_examined_tokens_per_pos_total counter
 specd_spec_decode_num_examined_tokens_per_pos_total{{position="1",proposer="ngram"}} {examined}
 specd_spec_decode_num_examined_tokens_per_pos_total{{position="2",proposer="ngram"}} 99
 # TYPE specd_spec_decode_num_accepted_tokens_per_pos_total counter
 specd_spec_decode_num_accepted_tokens_per_pos_total{{position="1",proposer="ngram"}} {accepted}
 """
-STATUS = {"load": {"running": 2, "state": "shrunk"}, "drafts": {"tokens_per_second": 80.0}}
+STATUS = {"load": {"running": 2, "state": "shrunk"}}
 
 
 def test_looks_tell_of_the_last_seconds():
@@ -104,6 +108,7 @@ def test_looks_tell_of_the_last_seconds():
     assert looker.look(0.0, STATUS, first).k is None
     look = looker.look(1.0, STATUS, later)
     assert (look.k, look.acceptance, look.load, look.running) == (2.0, {"ngram": 0.25}, "shrunk", 2)
+    assert (look.tokens, look.tokens_per_second) == (1013, 10.0)
     assert looker.look(20.0, STATUS, later).acceptance == {}
 
 
@@ -169,9 +174,9 @@ def test_half_a_daemon_is_refused(capsys):
 
 TOLD = Told(
     looks=[
-        Look(0.0, 1, "full", 80.0, 4.0, {"eagle": 0.5}),
-        Look(0.5, 16, "off", 600.0, 0.0, {}),
-        Look(1.0, 2, "full", 140.0, None, {"eagle": 0.6, "ngram": 0.9}),
+        Look(0.0, 1, "full", 0, 80.0, 4.0, {"eagle": 0.5}),
+        Look(0.5, 16, "off", 300, 600.0, 0.0, {}),
+        Look(1.0, 2, "full", 370, 140.0, None, {"eagle": 0.6, "ngram": 0.9}),
     ],
     phases=[
         Phase(1, 4.0, "full", 80.0, {"eagle": 0.5}),
