@@ -24,7 +24,7 @@ from specd.target.canary import shipped_prompts
 _COMMAND: Final = "import sys; from specd.cli import main; sys.exit(main())"
 _LAST_LINES: Final = 12
 _END_SECONDS: Final = 20.0
-_PROMPTS: Final = 18
+_PROMPTS: Final = 24
 _CONFIG: Final = """\
 [server]
 listen = "127.0.0.1:0"
