@@ -13,11 +13,12 @@ _LOADS: Final = {
     "off": ("#d1495b", "drafting off by load"),
 }
 _MARKS: Final = {
-    "update": ("#d1495b", "update"),
-    "firing delivered": ("#7b2d43", "alert delivered"),
-    "rollback": ("#2e7d32", "rollback"),
-    "resolved delivered": ("#1b5e20", "end delivered"),
+    "update": ("#d1495b", "update", "right"),
+    "firing delivered": ("#7b2d43", "alert delivered", "right"),
+    "rollback": ("#2e7d32", "rollback", "left"),
+    "resolved delivered": ("#1b5e20", "end delivered", "left"),
 }
+"""Colour, name, and how the name is aligned at its line."""
 _COLOURS: Final = {"eagle": "#30638e", "ngram": "#edae49"}
 
 
@@ -65,7 +66,7 @@ def _dress(axes: Any, quantity: str, told: Told, *, named: bool) -> None:
             axes.axvspan(
                 first, last, color=colour, alpha=0.18, lw=0, label=text if named and not number else ""
             )
-    for name, (colour, _) in _MARKS.items():
+    for name, (colour, *_) in _MARKS.items():
         if (at := told.when(name)) is not None:
             axes.axvline(at, color=colour, lw=1.2, ls="--")
 
@@ -73,15 +74,15 @@ def _dress(axes: Any, quantity: str, told: Told, *, named: bool) -> None:
 def _name_marks(axes: Any, told: Told) -> None:
     """Beside their lines, one below the other: they may be close together."""
     height = 1.0
-    for name, (colour, text) in _MARKS.items():
+    for name, (colour, text, aligned) in _MARKS.items():
         if (at := told.when(name)) is not None:
             axes.annotate(
                 text,
                 (at, height),
                 xycoords=("data", "axes fraction"),
-                xytext=(-4, -2),
+                xytext=(4 if aligned == "left" else -4, -2),
                 textcoords="offset points",
-                ha="right",
+                ha=aligned,
                 va="top",
                 color=colour,
                 fontsize="small",
