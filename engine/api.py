@@ -225,6 +225,8 @@ class StepReport(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Running texts that gave up their blocks in this step, to be computed anew."""
     cost_errors: tuple[CostError, ...] = ()
     """How well the policy foresees what steps take; told now and then."""
+    failed: str | None = None
+    """Why the step was given up half-way, if it was: everything that ran then has ended with this."""
 
 
 class Idle(msgspec.Struct, frozen=True, tag=True):

@@ -227,6 +227,33 @@ class Engine:
             cost_errors=() if self.steps % _TELLS_ERRORS else self.policy.cost_errors(),
         )
 
+    def abandon(self, why: str) -> StepReport:
+        """A step has failed half-way: end what runs, and begin anew with an empty pool. What waits goes on.
+
+        The report is of no step: it has the outputs alone.
+        """
+        for sequence in self.scheduler.abandon():
+            self._policy.forget(sequence.id)
+            self._roster.forget(sequence.id)
+            self._outbox.append(output(sequence, Ending([], 0, 0, "error", why), sequence.report()))
+        everything = range(self.pool.total)
+        self._memory.clear(everything)
+        self._proposers.distrust(everything)
+        return StepReport(
+            step=self.steps,
+            phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=0.0, commit=0.0),
+            rows=0,
+            prefill_rows=0,
+            running=0,
+            waiting=len(self.scheduler.waiting) + len(self._entrance),
+            committed=0,
+            kv=self.kv_usage(),
+            load_state=self._policy.load_state,
+            rounds=[],
+            outputs=self._sent(),
+            failed=why,
+        )
+
     def kv_usage(self) -> KVUsage:
         """Blocks by state."""
         return KVUsage(free=self.pool.free, used=self.pool.used, cached=self.pool.cached)
@@ -337,9 +364,15 @@ class Engine:
 
     def _answer(self, work: list[Work], endings: list[Ending]) -> list[Output]:
         """What the requests are told, those refused or cancelled since the last step included."""
-        outputs, self._outbox = self._outbox, []
         for (sequence, _), ending in zip(work, endings, strict=True):
-            outputs.append(output(sequence, ending) if ending.finish is None else self._end(sequence, ending))
+            self._outbox.append(
+                output(sequence, ending) if ending.finish is None else self._end(sequence, ending)
+            )
+        return self._sent()
+
+    def _sent(self) -> list[Output]:
+        """What was to be told, all of it."""
+        outputs, self._outbox = self._outbox, []
         return outputs
 
     def _end(self, sequence: Sequence, ending: Ending) -> Output:

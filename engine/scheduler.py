@@ -131,6 +131,19 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
+    def abandon(self) -> list[Sequence]:
+        """Take out all that run, and all texts of their requests that wait, whatever state they are in. Nobody holds a
+        block then.
+        """
+        requests = {s.request.id for s in self.running}
+        abandoned = [s for s in (*self.running, *self.waiting) if s.request.id in requests]
+        for sequence in (*self.running, *self.waiting):
+            sequence.table.forget()
+        self._pool.empty()
+        self.running = []
+        self.waiting = deque(s for s in self.waiting if s.request.id not in requests)
+        return abandoned
+
     def check_integrity(self) -> None:
         """Assert that blocks add up and no sequence breaks its invariant."""
         for sequence in self.running:

@@ -4,6 +4,7 @@ Started by the daemon as `python -m engine.worker --fd N`, where N is one end of
 """
 
 import argparse
+import faulthandler
 import gc
 import logging
 import queue
@@ -16,6 +17,7 @@ from typing import Final
 import msgspec
 import torch
 
+from engine import exits
 from engine.api import (
     Cancel,
     Configure,
@@ -27,6 +29,7 @@ from engine.api import (
     Ready,
     Refused,
     Shutdown,
+    StepReport,
     Submit,
     ToEngine,
 )
@@ -40,6 +43,8 @@ from engine.wire import WireError, frame, read_to_engine
 
 _IDLE_SECONDS: Final = 0.5
 _LAUNCH_SECONDS: Final = 60.0
+_MOST_FAILURES: Final = 3
+_NO_MEMORY: Final = "can't allocate memory"  # what torch says on CPU, in a plain RuntimeError
 _log = logging.getLogger("specd.engine")
 
 
@@ -96,12 +101,13 @@ class Worker:
         self._sock = sock
         self._inbox = Inbox(sock)
         self._usual: int | None = None  # niceness, where it is another one now
+        self._failures = 0  # of self-checks, in a row
 
     def run(self) -> int:
         """Serve until told to end. Returns the exit code: 2 for what the user must change."""
         launch = self._first()
         if launch is None:
-            return 0
+            return exits.FINE
         if launch.threads:
             torch.set_num_threads(launch.threads)
         if launch.background:
@@ -110,7 +116,7 @@ class Worker:
             engine = start(launch, lambda message: self._send(Loading(message)))
         except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
             self._send(Refused(str(fault), lacks_memory=isinstance(fault, MemoryShortageError)))
-            return 2
+            return exits.REFUSED
         except (
             RuntimeError,
             ValueError,
@@ -118,16 +124,46 @@ class Worker:
         ) as fault:  # how torch and transformers refuse a directory
             _log.exception("the model could not be loaded")
             self._send(Refused(f"{launch.model_path} could not be loaded: {type(fault).__name__}: {fault}"))
-            return 2
+            return exits.REFUSED
         self._send(_ready(engine, launch))
+        try:
+            self._serve(engine)
+        except (MemoryError, RuntimeError) as fault:
+            code = _exit_code(fault)
+            if code is None:
+                raise
+            _log.exception("the engine ends: %s", exits.WORDS[code])
+            return code
+        return exits.FINE
+
+    def _serve(self, engine: Engine) -> None:
+        """Until told to end."""
         while self._take(engine, self._next(engine)):
             if engine.has_work:
-                self._send(engine.step())
-        return 0
+                self._send(self._step(engine))
+
+    def _step(self, engine: Engine) -> StepReport:
+        """A self-check that fails ends what ran, not the engine; one that fails again and again does."""
+        try:
+            report = engine.step()
+        except AssertionError as fault:
+            self._failures += 1
+            if self._failures == _MOST_FAILURES:
+                raise
+            _log.exception(
+                "a self-check has failed: what ran is ended, and the engine goes on with an empty pool"
+            )
+            return engine.abandon(
+                f"a self-check of the engine failed ({_first_line(fault)}); send the request again"
+            )
+        self._failures = 0
+        return report
 
     def _first(self) -> Launch | None:
         launch = self._inbox.first(_LAUNCH_SECONDS)
-        assert launch is None or isinstance(launch, Launch), f"the first frame must be Launch, it is {launch}"
+        assert launch is None or isinstance(launch, Launch), (
+            f"the first frame must be Launch, it is {type(launch)}"
+        )
         return launch
 
     def _next(self, engine: Engine) -> list[ToEngine | None]:
@@ -135,10 +171,17 @@ class Worker:
             return self._inbox.drain()
         messages = self._inbox.wait(_IDLE_SECONDS)
         if not messages:
-            idle = Idle(engine.steps, engine.kv_usage(), engine.policy.costs)
-            rest(engine, _log.info, lambda: self._is_idle(idle))
-            self._send(idle)
+            self._rest(engine)
         return messages
+
+    def _rest(self, engine: Engine) -> None:
+        idle = Idle(engine.steps, engine.kv_usage(), engine.policy.costs)
+        try:
+            rest(engine, _log.info, lambda: self._is_idle(idle))
+        except AssertionError:
+            _log.exception("a self-check has failed while nothing ran: the engine goes on with an empty pool")
+            self._send(engine.abandon("nothing ran"))
+        self._send(idle)
 
     def _is_idle(self, idle: Idle) -> bool:
         """Whether there still is nothing to do; while that is measured by, the daemon must not take us for dead."""
@@ -170,6 +213,17 @@ class Worker:
         self._sock.sendall(frame(message))
 
 
+def _exit_code(fault: Exception) -> int | None:
+    """Of an engine that this has happened to in a step; None where it is none of what is known."""
+    if isinstance(fault, (MemoryError, torch.OutOfMemoryError)) or _NO_MEMORY in str(fault):
+        return exits.NO_MEMORY
+    return exits.DEVICE_FAILED if isinstance(fault, torch.AcceleratorError) else None
+
+
+def _first_line(fault: Exception) -> str:
+    return str(fault).partition("\n")[0] or "no reason given"
+
+
 def _ready(engine: Engine, launch: Launch) -> Ready:
     return Ready(
         model_path=launch.model_path,
@@ -191,6 +245,8 @@ def main() -> int:
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the daemon asks for it before it kills an engine that hangs
     gc.freeze()  # torch and transformers leave a million objects that will never be garbage
     # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

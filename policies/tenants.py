@@ -1,8 +1,8 @@
 """What an operator allows to the requests of one tenant.
 
-A tenant is what a request says it is (`user` in the body). Drafts for texts that were made to defy them cost rows that
-others wait for, and who sends such texts can be bounded here, in levels of each draft, in tokens of all its drafts
-together, or switched off.
+A tenant is what the request's key says, else what the request says itself (`user` in the body). Drafts for texts that
+were made to defy them cost rows that others wait for, and who sends such texts can be bounded here, in levels of each
+draft, in tokens of all its drafts together, or switched off.
 """
 
 from collections.abc import Mapping, Sequence

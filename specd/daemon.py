@@ -23,16 +23,19 @@ from specd.banner import example
 from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.config.target import TargetSection
+from specd.crashes import Crashes, CrashWitness
 from specd.dashboard.dashboard import Dashboard
+from specd.doors import Doors
 from specd.errors import UserError
 from specd.flights import Refusal
 from specd.heartbeat import EXTENSION, heartbeat
 from specd.http.admin import admin_app
 from specd.http.app import inference_app
 from specd.http.classes import ClassNames
+from specd.http.crashes import crash_routes
 from specd.http.generate import Service
-from specd.http.guard import Keys, exposed, host_rule
-from specd.http.listen import Listener, Server
+from specd.http.guard import exposed, host_rule
+from specd.http.listen import Listener
 from specd.http.recorded import as_prompt
 from specd.logs import LogFormat, configure_logging
 from specd.models.cache import hashes
@@ -108,9 +111,8 @@ async def _run(
     say: Callable[[str], None],
 ) -> None:
     config = loaded.config
-    why_not = exposed(config.admin.listen, config.admin.token_file)
-    if why_not is not None:
-        raise UserError(why_not)
+    if why_not := list(exposed(config)):
+        raise UserError("\n".join(why_not))
     with (
         contextlib.closing(Listener("server.listen", config.server.listen)) as inference,
         contextlib.closing(Listener("admin.listen", config.admin.listen)) as admin,
@@ -142,7 +144,6 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._fault: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: list[tuple[Server, asyncio.Task[None]]] = []
         self._announced = False
         self._metrics = Metrics(version=version(_DISTRIBUTION), restart_reasons=DEATH_REASONS)
         self._metrics.config_reloaded(ok=True, unix_time=time.time())
@@ -152,16 +153,26 @@ class Daemon:
         self._requests = RequestWatch(
             config, store_dir(config.store), self._alerts, self._metrics, losing=self._ledger.goodput.losing
         )
-        self._keys = Keys(config.server.api_keys_file, "server.api_keys_file")
-        self._admin_keys = Keys(config.admin.token_file, "admin.token_file")
+        self._doors = Doors(config, lambda: self._config, self._spawn)
+        self._metrics.include(self._doors.unserved)
         self._tracing = tracing(config.tracing, version(_DISTRIBUTION))
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
         self._engine_command, train_command = commands
         self._prompts = PromptRecorder(config.telemetry, store_dir(config.store))
+        self._crashes = Crashes(store_dir(config.store) / "crashes", self._served)
         self._lines = Lines(
             self._line(config.model.target, DraftChoice.of(config.model.draft)),
-            observers=[Telemetry(self._metrics, self._alerts), self._ledger, self._requests.observer],
-            aftermath=[Aftermath(self._metrics, self._ledger, time.monotonic), self._requests.aftermath],
+            observers=[
+                Telemetry(self._metrics, self._alerts),
+                self._ledger,
+                self._requests.observer,
+                CrashWitness(self._crashes),
+            ],
+            aftermath=[
+                Aftermath(self._metrics, self._ledger, time.monotonic),
+                self._requests.aftermath,
+                CrashWitness(self._crashes),
+            ],
             switched=self._switched,
             queue=lambda: self._config.server.max_queue,
         )
@@ -196,21 +207,29 @@ class Daemon:
             config=lambda: self._config,
             classes=ClassNames(),
             record=lambda body, tokens: self._prompts.asked(as_prompt(body), tokens),
+            turnstile=self._doors.turnstile,
+            unserved=self._doors.unserved.count,
         )
         app = inference_app(
-            service, self._keys, self._unready, version=version(_DISTRIBUTION), tracing=self._tracing
+            service,
+            self._doors.keys,
+            self._unready,
+            version=version(_DISTRIBUTION),
+            tracing=self._tracing,
         )
-        self._open(inference, app)
+        self._doors.open(inference, app)
         allowed = host_rule(self._config.admin.listen)
-        pages = self._dashboard.routes()
-        self._open(admin, admin_app(self._shown, self._alarm, pages, self._admin_keys, allowed))
+        pages = [*self._dashboard.routes(), *crash_routes(self._crashes)]
+        self._doors.open(admin, admin_app(self._shown, self._alarm, pages, self._doors.tokens, allowed))
         self._say(f"inference  {inference.url}\nadmin      {admin.url}")
         self._spawn(self._dashboard.run())
         self._requests.start()
         self._prompts.start()
+        self._spawn(self._crashes.start())
         self._bridge.start()
         self._alarm.start(self._bridge)
         loads = lambda: not self._announced  # noqa: E731
+        self._doors.follow_keys()
         self._spawn(heartbeat(self._notifier, self._lines, self._status, loads))
         self._coming_up = self._spawn(self._bring_up(inference))
 
@@ -232,9 +251,7 @@ class Daemon:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._lines.empty(), _LAST_WORDS)
         self._dashboard.close()
-        for server, _ in self._servers:
-            server.should_exit = True
-        await asyncio.gather(*(task for _, task in self._servers), return_exceptions=True)
+        await self._doors.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -245,6 +262,7 @@ class Daemon:
         await self._prompts.aclose()
         if self._tracing is not None:
             await self._tracing.aclose()
+        await self._crashes.aclose()
         await self._bridge.aclose(grace)
         if self._fault is not None:
             raise self._fault
@@ -282,7 +300,7 @@ class Daemon:
         self._announced = True
         self._notifier.ready()
         self._say(
-            f"ready, for example:\n  {example(inference.url, await line.model(), keyed=self._keys.required)}"
+            f"ready, for example:\n  {example(inference.url, await line.model(), keyed=self._doors.keys.required)}"
         )
 
     def _status(self) -> str:
@@ -323,6 +341,7 @@ class Daemon:
             run_reload=self._reload,
             run_set=self._set,
             mqtt=lambda: self._bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
+            crashes=self._crashes,
         )
 
     async def _reload(self, trigger: Trigger, partial: bool = False) -> Reloaded:
@@ -355,15 +374,14 @@ class Daemon:
         )
         if files is not None and not updates and (fault := misfit(config.model.draft, files.path, hashes())):
             raise UserError(fault)
-        keys, admin_keys = self._keys.read(), self._admin_keys.read()
+        replace_keys = self._doors.read_keys()
         broker = settings_of(config, self._reloader.loaded.sources)
         self._alerts.configure(config.alerts_told)
         if updates:
             await self._update_for(config)
         self._requests.configure(config)
         self._prompts.configure(config.telemetry)
-        self._keys.replace(keys)
-        self._admin_keys.replace(admin_keys)
+        replace_keys()
         self._bridge.configure(broker)
         self._lines.configure(config)
         self._identify(config)
@@ -399,12 +417,18 @@ class Daemon:
         self._alerts.set_identity(found.target_revision, found.draft_revision)
         self._requests.set_identity(found.target_revision, found.draft_revision)
 
+    def _served(self) -> dict[str, str | None]:
+        """What a crash report says of it."""
+        pair = self._lines.identity(self._config)
+        return {
+            "version": version(_DISTRIBUTION),
+            "config": self._reloader.loaded.digest,
+            "target_revision": None if pair is None else pair.target_revision,
+            "draft_revision": None if pair is None else pair.draft_revision,
+        }
+
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
-
-    def _open(self, listener: Listener, app: Any) -> None:
-        server = Server(app)
-        self._servers.append((server, self._spawn(server.serve(sockets=[listener.socket]))))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something for as long as the daemon lives; its failure ends the daemon."""

@@ -5,15 +5,19 @@ import contextlib
 import signal
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Literal, Self
 
 import msgspec
 
+from engine import exits
 from engine.api import FromEngine, ToEngine
 from engine.wire import WireError, frame, read_from_engine
+from specd.engine_output import EngineOutput
 
-_STDERR: Final = 2
 _READ_AHEAD: Final = 1 << 20
+_VMSTAT: Final = Path("/proc/vmstat")
+_OOM: Final = "; meanwhile the kernel ended a process for want of memory"
 
 
 class EngineGoneError(Exception):
@@ -30,9 +34,12 @@ class EngineProcess:
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        assert process.stdout is not None, "it is a pipe"
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._output = EngineOutput(process.stdout)
+        self._kills_before = kernel_kills()
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> Self:
@@ -51,7 +58,8 @@ class EngineProcess:
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=_STDERR,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
                     start_new_session=True,
                 )
             except BaseException:
@@ -63,6 +71,22 @@ class EngineProcess:
     def pid(self) -> int:
         """Of the engine process."""
         return self._process.pid
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """Of what it wrote to stdout and stderr."""
+        return self._output.last_lines
+
+    async def testify(self, seconds: float) -> None:
+        """Have a process that hangs write down where each of its threads is, if it can, within so many seconds."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        before = seen = self.last_lines
+        for _ in range(20):
+            await asyncio.sleep(seconds / 20)
+            if self._process.returncode is not None or before != self.last_lines == seen:
+                break
+            seen = self.last_lines
 
     def send(self, message: ToEngine) -> None:
         """Queue a message; to an engine that has gone it is dropped, its end shows in `receive`."""
@@ -92,7 +116,9 @@ class EngineProcess:
             await self._process.wait()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        return ending(self._process.returncode or 0)
+        await self._output.end()
+        code = self._process.returncode or 0
+        return ending(code, killed_by_kernel=code == -signal.SIGKILL and kernel_kills() > self._kills_before)
 
     def kill(self) -> None:
         """Signal 9, now."""
@@ -100,6 +126,18 @@ class EngineProcess:
             self._process.send_signal(signal.SIGKILL)
 
 
-def ending(returncode: int) -> str:
+def ending(returncode: int, *, killed_by_kernel: bool = False) -> str:
     """How a process ended, from the return code in subprocess' convention."""
-    return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+    if returncode < 0:
+        return f"signal {-returncode}{_OOM if killed_by_kernel else ''}"
+    why = exits.WORDS.get(returncode)
+    return f"exit code {returncode}" if why is None else f"{why} (exit code {returncode})"
+
+
+def kernel_kills(vmstat: Path = _VMSTAT) -> int:
+    """Processes that the kernel has ended on this host for want of memory; 0 where it does not tell."""
+    try:
+        words = vmstat.read_text(encoding="ascii").split()
+        return int(words[words.index("oom_kill") + 1])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -3,17 +3,22 @@
 place      what a request takes on admission; there are `engine.max_running + server.max_queue` of them
 waiting    has a place and a prompt, the engine does not know it yet: an engine that dies does not hurt it
 submitted  the engine has it: an engine that dies takes it along
+
+Tenants take turns in the waiting line, and where the house is full, whoever waits for the tenant with most places
+leaves for one with few: `specd.admission.fair`.
 """
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from engine.api import Output, Request
+from specd.admission.fair import FairLine, Weight
 
+_NOT_MUCH: Final = 16  # outputs that wait for their reader
 _RECENT: Final = 32
 _LONGEST_RETRY: Final = 120
 
@@ -35,6 +40,11 @@ class UnservedError(Exception):
         self.refusal = refusal
 
 
+_UNREAD: Final = Refusal(
+    "this request was ended: its client reads more slowly than the model writes, and too much waits for it"
+    " (server.max_unread)",
+    "slow_reader",
+)
 RECALLED: Final = Refusal(
     "the target was replaced before this request was answered; send it again", "recalled"
 )
@@ -54,15 +64,17 @@ def retry_after(finished: Sequence[float], oldest: float, now: float) -> int:
 class Flight:
     """One request's place and, once submitted, its outputs. Use as a context: leaving it frees the place."""
 
-    def __init__(self, *, admitted: float, release: Callable[["Flight"], None]) -> None:
+    def __init__(self, *, tenant: str, admitted: float, release: Callable[["Flight"], None]) -> None:
+        self.tenant = tenant
         self.admitted = admitted
         self.request: Request | None = None
         self.done = False
         self.begun = False
         """Something was sent to the client that cannot be taken back."""
+        self.tokens = 0
+        """That came of it so far, all texts together."""
         self._release = release
         self._ended: set[int] = set()
-        # Bounded by the request's own max_tokens and n: every output but a text's last commits a token at least.
         self._outputs: asyncio.Queue[Output | Refusal] = asyncio.Queue()
 
     def __enter__(self) -> Self:
@@ -75,10 +87,23 @@ class Flight:
         """Hand over the next output; a refusal is the last, and so is the output that finishes the last text."""
         if isinstance(output, Refusal):
             self.done = True
-        elif output.finish is not None:
+            self._outputs.put_nowait(output)
+            return
+        self.tokens += len(output.tokens)
+        if output.finish is not None:
             self._ended.add(output.index)
             self.done = self.request is None or len(self._ended) == self.request.n
         self._outputs.put_nowait(output)
+
+    @property
+    def unread(self) -> int:
+        """Outputs that nobody has asked for yet."""
+        return self._outputs.qsize()
+
+    def forget_unread(self) -> None:
+        """Nobody will ask for them."""
+        while not self._outputs.empty():
+            self._outputs.get_nowait()
 
     async def next(self) -> Output:
         """The next output. Raises `UnservedError` when there will be none. Cancelling loses nothing."""
@@ -99,7 +124,8 @@ class Flight:
 class Flights:
     """The table of all flights. Knows no engine: whoever owns one asks `to_submit` and feeds `deliver`.
 
-    Invariant: every flight with a request is either in the waiting line or in the submitted table or done.
+    Invariant: every flight with a request is either in the waiting line or in the submitted table or done. Those that
+    are submitted are inside the line.
     """
 
     def __init__(
@@ -110,17 +136,22 @@ class Flights:
         window: int,
         clock: Callable[[], float],
         cancel: Callable[[str], None],
+        weight: Weight,
+        most_unread: Callable[[], int],
     ) -> None:
         """`gate` says why nobody is admitted now, if so; `window` bounds how many the engine holds at a time;
-        `cancel` is told the id of a submitted request that was left before its end.
+        `cancel` is told the id of a submitted request that was left before its end; `weight` is a tenant's share;
+        `most_unread` outputs wait for whoever is to read them.
         """
         self._places = places
         self._gate = gate
         self._window = window
         self._clock = clock
         self._cancel = cancel
+        self._most_unread = most_unread
         self._all: set[Flight] = set()
-        self._waiting: deque[Flight] = deque()
+        self._held: Counter[str] = Counter()
+        self._waiting: FairLine[Flight] = FairLine(weight)
         self._submitted: dict[str, Flight] = {}
         self._finished: deque[float] = deque(maxlen=_RECENT)
         self._empty = asyncio.Event()
@@ -134,17 +165,26 @@ class Flights:
         """Requests that the engine does not know yet."""
         return len(self._waiting)
 
-    def admit(self) -> Flight:
+    def admit(self, tenant: str = "default") -> Flight:
         """A place for one more request. Raises `UnservedError` when there is none or the house is closed."""
         closed = self._gate()
         if closed is not None:
             raise UnservedError(closed)
         if len(self._all) >= self._places():
-            raise UnservedError(self._full())
-        flight = Flight(admitted=self._clock(), release=self._leave)
+            self._make_room(tenant)
+        flight = Flight(tenant=tenant, admitted=self._clock(), release=self._leave)
         self._all.add(flight)
+        self._held[tenant] += 1
         self._empty.clear()
         return flight
+
+    def _make_room(self, tenant: str) -> None:
+        """End a request that waits for a tenant with more than its share. Raises `UnservedError` if there is none."""
+        last = self._waiting.displaced(tenant, self._held)
+        if last is None:
+            raise UnservedError(self._full())
+        self.end(last, self._full())
+        self._give_up_place(last)
 
     def _full(self) -> Refusal:
         oldest = min((flight.admitted for flight in self._all), default=self._clock())
@@ -158,17 +198,18 @@ class Flights:
         """The flight has its prompt and may be submitted; one that was ended meanwhile is not."""
         flight.request = request
         if not flight.done:
-            self._waiting.append(flight)
+            self._waiting.add(flight.tenant, flight)
 
     def to_submit(self) -> Iterator[tuple[Request, float]]:
-        """Requests the engine may have now with the time of their admission, oldest first.
+        """Requests the engine may have now with the time of their admission, tenant by tenant, oldest first.
 
         Each counts as submitted once it is yielded.
         """
         while self._waiting and len(self._submitted) < self._window:
-            flight = self._waiting.popleft()
+            flight = self._waiting.next()
             assert flight.request is not None
             self._submitted[flight.request.id] = flight
+            self._waiting.used(flight.tenant, len(flight.request.prompt))
             yield flight.request, flight.admitted
 
     def deliver(self, output: Output) -> None:
@@ -177,8 +218,18 @@ class Flights:
         if flight is None:
             return
         flight.put(output)
+        self._waiting.used(flight.tenant, len(output.tokens))
         if flight.done:
-            del self._submitted[output.id]
+            self._land(flight)
+        elif flight.unread > _NOT_MUCH and flight.unread > self._most_unread():
+            flight.forget_unread()
+            self.end(flight, _UNREAD)
+
+    def end(self, flight: Flight, why: Refusal) -> None:
+        """End one request, wherever it is."""
+        if not flight.done:
+            self._withdraw(flight)
+            flight.put(why)
 
     def recall(self) -> int:
         """Have every request begin anew of which nothing was sent yet. Returns how many those were."""
@@ -190,8 +241,8 @@ class Flights:
     def lose_submitted(self, why: Refusal) -> int:
         """The engine has gone: end what it held. Returns how many those were."""
         lost = list(self._submitted.values())
-        self._submitted.clear()
         for flight in lost:
+            self._land(flight)
             flight.put(why)
         return len(lost)
 
@@ -208,19 +259,40 @@ class Flights:
             if not flight.done:
                 flight.put(why)
         self._waiting.clear()
-        self._submitted.clear()
+        for flight in list(self._submitted.values()):
+            self._land(flight)
 
     async def empty(self) -> None:
         """Wait until the last one has left."""
         await self._empty.wait()
 
     def _leave(self, flight: Flight) -> None:
-        self._all.discard(flight)
-        if flight in self._waiting:
-            self._waiting.remove(flight)
-        if flight.request is not None and self._submitted.pop(flight.request.id, None) is not None:
-            self._cancel(flight.request.id)
-        if flight.done:
+        self._withdraw(flight)
+        if self._give_up_place(flight) and flight.done:
             self._finished.append(self._clock())
         if not self._all:
             self._empty.set()
+
+    def _withdraw(self, flight: Flight) -> None:
+        """Out of the line, or out of the engine."""
+        self._waiting.drop(flight.tenant, flight)
+        if self._land(flight):
+            assert flight.request is not None
+            self._cancel(flight.request.id)
+
+    def _land(self, flight: Flight) -> bool:
+        """The engine has it no more. False where it had not."""
+        if flight.request is None or self._submitted.pop(flight.request.id, None) is None:
+            return False
+        self._waiting.left(flight.tenant)
+        return True
+
+    def _give_up_place(self, flight: Flight) -> bool:
+        """Leave it to others. False where that has happened."""
+        if flight not in self._all:
+            return False
+        self._all.remove(flight)
+        self._held[flight.tenant] -= 1
+        if not self._held[flight.tenant]:
+            del self._held[flight.tenant]
+        return True

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 LogFormat = Literal["text", "json"]
 
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:00 WARNING specd.supervisor: …`; a traceback follows in lines of its own."""
+    """`12:00:00 WARNING specd.supervisor: …`; a traceback follows, indented, so as not to look like the log."""
 
     def __init__(self, form: str = "%(asctime)s %(levelname)s %(name)s: %(message)s") -> None:
         super().__init__(form, "%H:%M:%S")
@@ -38,6 +38,10 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the library's name
         """The line without traceback."""
         return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the library's name
+        """What was raised may quote somebody."""
+        return "\n".join(f"    {one_line(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class JournalFormatter(TextFormatter):

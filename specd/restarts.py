@@ -16,6 +16,8 @@ class Death:
     """One clause for people: "signal 9"."""
     ready_seconds: float | None
     """How long it had been ready; None when it never was."""
+    last_lines: tuple[str, ...] = ()
+    """Of what it wrote, a traceback at best."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from engine.api import (
     ToEngine,
 )
 from policies.cost import StepCosts
+from specd.admission.fair import Weight, equal
 from specd.engine_process import EngineGoneError, EngineProcess
 from specd.errors import MemoryShortageError, ModelError
 from specd.flights import Flight, Flights, Refusal, UnservedError
@@ -43,7 +44,7 @@ from specd.restarts import Death, DeathReason, Patience
 log = logging.getLogger(__name__)
 
 _PATIENT: Final = Patience()
-_END_GRACE: Final = 2.0
+_END_GRACE: Final = 2.0  # seconds in which an engine may end by itself
 _LOST: Final = "the engine stopped ({}) while this request ran; it is being restarted, send the request again"
 
 
@@ -64,6 +65,8 @@ class Limits:
     places: int
     hang_seconds: float
     start_seconds: float
+    unread: int = 4096
+    """Outputs of a request that wait for its client."""
 
 
 class Observer(Protocol):
@@ -109,6 +112,7 @@ class Supervisor:
         launch: Callable[[], Launch],
         limits: Callable[[], Limits],
         window: int,
+        weight: Weight = equal,
         observers: Sequence[Observer] = (),
         patience: Patience = _PATIENT,
         clock: Callable[[], float] = time.monotonic,
@@ -116,7 +120,7 @@ class Supervisor:
         """`launch` is asked at every start, so that a restarted engine gets the settings of today.
 
         `window` is how many requests the engine holds at a time: those it runs and enough to choose the next
-        from. The rest waits here, where a dying engine does not hurt it.
+        from. The rest waits here, where a dying engine does not hurt it. `weight` is a tenant's share of the engine.
         """
         self._command = command
         self._launch = launch
@@ -128,6 +132,7 @@ class Supervisor:
         self._process: EngineProcess | None = None
         self._failures = 0
         self._ready_at: float | None = None
+        self._start_seconds = 0.0  # that the last start took which came to its end
         self._first_ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._closed: Refusal | None = None
         self._failing: Refusal | None = None
@@ -148,6 +153,8 @@ class Supervisor:
             window=window,
             clock=clock,
             cancel=lambda request: self._send(Cancel(request)),
+            weight=weight,
+            most_unread=lambda: limits().unread,
         )
 
     @property
@@ -212,6 +219,8 @@ class Supervisor:
             await self._serve(process)
         except _DyingError as dying:
             cause, grace = dying, dying.grace
+            if not grace:
+                await process.testify(_END_GRACE / 2)
         except asyncio.CancelledError:
             process.send(Shutdown())
             raise
@@ -220,12 +229,13 @@ class Supervisor:
             ending = await process.end(grace=grace)
         crashed = cause.reason == "exit" and ending != "exit code 0"
         reason = "crash" if crashed else cause.reason
-        return Death(reason, cause.text or ending, self._ready_seconds())
+        return Death(reason, cause.text or ending, self._ready_seconds(), process.last_lines)
 
     async def _serve(self, process: EngineProcess) -> Never:
-        self._ready_at = None
+        self._ready_at, began = None, self._clock()
         await self._load(process)
         self._ready_at = self._clock()
+        self._start_seconds = self._ready_at - began
         await self._pump(process)
 
     def _ready_seconds(self) -> float | None:
@@ -307,27 +317,26 @@ class Supervisor:
             raise EngineFailedError(
                 f"the engine did not start in {self._failures} tries; the last one ended with: {death.text}"
             )
-        lost = self.flights.lose_submitted(
-            Refusal(_LOST.format(death.text), "engine_restarted", retry_after=1)
-        )
         delay = self._patience.delay(self._failures)
+        back = max(1, math.ceil(delay + self._start_seconds))
+        lost = self.flights.lose_submitted(Refusal(_LOST.format(death.text), "engine_restarted", back))
         log.error(
             "the engine stopped (%s) with %d requests in it; next start in %.1f s", death.text, lost, delay
         )
         if self.info is not None and self._failures >= self._patience.failures_to_refuse:
-            self._refuse(death, max(1, math.ceil(delay)))
+            self._refuse(death, back)
         else:
             self.state = EngineState.DOWN
         for observer in self.observers:
             observer.died(death)
 
-    def _refuse(self, death: Death, delay: int) -> None:
+    def _refuse(self, death: Death, seconds: int) -> None:
         self.state = EngineState.FAILING
         self._failing = Refusal(
             f"the engine failed {self._failures} times in a row, the last time with: {death.text};"
-            f" it is tried again in {delay} s",
+            f" it may be back in {seconds} s",
             "engine_unavailable",
-            retry_after=delay,
+            retry_after=seconds,
         )
         self.flights.lose_waiting(self._failing)
 

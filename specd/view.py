@@ -11,6 +11,7 @@ from policies.drift import Stratum
 from specd.alerts.alarm import Alarm
 from specd.alerts.silences import Silence
 from specd.config.reload import redacted_dump
+from specd.crashes import Crashes
 from specd.errors import UserError
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
@@ -44,6 +45,7 @@ class View:
     """By whom, and whether keys that need a restart may wait for it."""
     run_set: Callable[[Trigger, Mapping[str, Any]], Awaitable[Reloaded]]
     mqtt: Callable[[], dict[str, Any]]
+    crashes: Crashes
 
     def metrics(self) -> bytes:
         """In Prometheus' text format."""
@@ -142,6 +144,7 @@ class View:
             "pid": supervisor.pid,
             "restarts": supervisor.restarts,
             "last_death": None if death is None else f"{death.reason}: {death.text}",
+            "last_crash": self.crashes.last,
             "info": None if supervisor.info is None else structs.asdict(supervisor.info),
         }
 

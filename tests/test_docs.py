@@ -15,6 +15,7 @@ from specd.http.bodies import ChatBody, CompletionBody
 from specd.mqtt.counts import Counts
 from specd.telemetry.drift import Drift
 from specd.telemetry.prometheus import Metrics
+from specd.telemetry.refusals import Refusals
 from specd.telemetry.reports import Reports
 
 ROOT = Path(__file__).parents[1]
@@ -142,6 +143,7 @@ def test_the_metrics_page_names_what_there_is(tmp_path):
     metrics.set_target("t", "d", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=0.0)
     metrics.include(Counts())
+    metrics.include(Refusals())
     metrics.include(Drift(DriftSection(), tmp_path))
     metrics.include(Reports(TelemetrySection()))
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)

@@ -29,8 +29,12 @@ class BlockPool:
         self.total = blocks
         self.block_size = block_size
         self._caching = caching
-        self._free = list(range(blocks - 1, -1, -1))
-        self._holders = [0] * blocks
+        self.empty()
+
+    def empty(self) -> None:
+        """Nobody holds a block any more, and none keeps anything. Whoever held one must forget it."""
+        self._free = list(range(self.total - 1, -1, -1))
+        self._holders = [0] * self.total
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._digests: dict[int, bytes] = {}
         self._published: dict[bytes, int] = {}

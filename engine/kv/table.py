@@ -97,6 +97,10 @@ class BlockTable:
     def release(self) -> None:
         """Return all blocks."""
         self._pool.give_back(self.blocks)
+        self.forget()
+
+    def forget(self) -> None:
+        """The pool has been emptied: there is nothing to return."""
         self.blocks = []
         self.committed = self.written = self._published = 0
 

@@ -10,6 +10,7 @@ from specd.cli.parser import Arguments, Parser, add_config_arguments
 from specd.config.layers import load, salvage_admin
 from specd.config.schema import AdminSection
 from specd.errors import ConfigError, DaemonError, UserError
+from specd.http.keys import plain_key
 
 _PATIENCE: Final = 10.0
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  not bound: mapped away
@@ -104,6 +105,12 @@ def add_admin_arguments(parser: Parser) -> None:
         metavar="ADDRESS",
         help="host:port or unix:/path of the daemon (default: admin.listen of the config)",
     )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="a file with the admin token (default: admin.token_file of the config)",
+    )
 
 
 def connect(args: Arguments) -> Admin:
@@ -113,16 +120,13 @@ def connect(args: Arguments) -> Admin:
         admin = load(args.config, flags=flags).config.admin
     except ConfigError:
         admin = salvage_admin(args.config, flags=flags)
-    return Admin(args.admin or admin.listen, _token(admin))
+    return Admin(args.admin or admin.listen, _token(args.token_file, admin))
 
 
-def _token(admin: AdminSection) -> str | None:
-    if admin.token_file is None:
-        return None
-    try:
-        return Path(admin.token_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise UserError(f"{admin.token_file} (admin.token_file) cannot be read: {error.strerror}") from None
+def _token(named: Path | None, admin: AdminSection) -> str | None:
+    if named is not None:
+        return plain_key(named, "--token-file")
+    return None if admin.token_file is None else plain_key(admin.token_file, "admin.token_file")
 
 
 def _endpoint(listen: str) -> tuple[str | None, str]:

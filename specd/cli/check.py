@@ -11,7 +11,8 @@ from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.errors import ModelError, UserError
-from specd.http.guard import Keys, exposed
+from specd.http.guard import exposed
+from specd.http.keys import Keys
 from specd.models.architecture import quantization_reason
 from specd.models.cache import hashes
 from specd.models.doubts import doubts_about
@@ -70,9 +71,7 @@ def _origin(loaded: Loaded) -> str:
 
 def _refusals(config: Config) -> Iterator[str]:
     """What `specd run` would refuse, by the very functions that refuse it there."""
-    why_not = exposed(config.admin.listen, config.admin.token_file)
-    if why_not is not None:
-        yield why_not
+    yield from exposed(config)
     yield from _said_by(Keys, config.server.api_keys_file, "server.api_keys_file")
     yield from _said_by(Keys, config.admin.token_file, "admin.token_file")
     target = config.model.target

@@ -90,6 +90,8 @@ def _facts(status: shown.Status, alerts: Sequence[Mapping[str, Any]]) -> Iterato
             muted = f" ({alert['muted']})" if alert["muted"] else ""
             yield "", Text(f"{alert['name']}: {said}{muted}", shown.BAD)
     yield "engine", _engine(status["engine"])
+    if crash := status["engine"].get("last_crash"):
+        yield "crash", f"{crash['id']}: {crash['text']}, at {crash['time']}; `specd crashes show` tells more"
     yield "config", _config(status["config"])
     yield "mqtt", _mqtt(status["mqtt"])
 

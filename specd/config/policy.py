@@ -69,7 +69,7 @@ class LoadSection(Section):
 
 
 class TenantSection(Section):
-    """What the requests of one tenant may have. Tenants are what requests name as `user`; "default" for none."""
+    """What the requests of one tenant may have. Tenants are as in `[[server.limits]]`."""
 
     name: str = hot(..., 'the tenant; "*" is each that has no entry, on its own', min_length=1)
     k_max: int | None = hot(None, "no draft has more levels than this; 0 switches drafting off", ge=0, le=16)

@@ -11,6 +11,7 @@ from specd.config.alerts import AlertsSection, ReceiverSection
 from specd.config.canary import CanarySection
 from specd.config.drift import DriftSection
 from specd.config.files import SecretFile
+from specd.config.limits import LimitSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
 from specd.config.section import Section, drain, hot, restart
@@ -29,15 +30,48 @@ class ServerSection(Section):
     drain_seconds: float = hot(30.0, "how long open requests may go on after SIGTERM", ge=0)
     max_queue: int = hot(256, "requests that may wait; one more gets 429", ge=0)
     max_body_bytes: int = hot(4 << 20, "a larger request body gets 413", ge=1024)
-    api_keys_file: SecretFile | None = restart(None, "one bearer key a line; without it no key is asked for")
+    max_header_bytes: int = hot(64 << 10, "request line and headers; longer ones get 431", ge=1024)
+    slow_client_seconds: float = hot(
+        60.0,
+        "a client that takes longer to send its request, or to read on once the buffer is full, is cut off",
+        gt=0,
+    )
+    api_keys_file: SecretFile | None = restart(
+        None,
+        "bearer keys, one a line, plain or hashed (`specd keys new`); read again whenever it changes. Without it no "
+        "key is asked for, and only this machine may be listened to",
+    )
+    allowed_hosts: tuple[str, ...] = hot(
+        (), "without keys: Host headers that are taken beside those of this machine, such as a proxy's name"
+    )
     default_max_tokens: int = hot(1024, "max_tokens of a request that names none", ge=1)
+    max_prompt_tokens: int | None = hot(None, "a longer prompt gets 400; unset: what the context holds", ge=1)
+    request_seconds: float | None = hot(
+        None,
+        "a request that is not answered whole by then is ended; one may ask for less by specd.timeout. Unset: no limit",
+        gt=0,
+    )
+    max_unread: int = hot(
+        4096, "steps' outputs that may wait for a client to read them; a stream that has more is ended", ge=16
+    )
+    limits: tuple[LimitSection, ...] = hot((), "what tenants and keys may take of the server")
+
+    @model_validator(mode="after")
+    def _one_limit_each(self) -> Self:
+        named = [(limit.tenant, limit.key) for limit in self.limits]
+        if len(set(named)) < len(named):
+            raise ValueError("limits name a tenant or a key twice: make it one entry")
+        return self
 
 
 class AdminSection(Section):
     """The listener for metrics and administration."""
 
     listen: str = restart("127.0.0.1:8001", "host:port, or unix:/path/to/socket")
-    token_file: SecretFile | None = restart(None, "bearer token for /admin; without it loopback is trusted")
+    token_file: SecretFile | None = restart(
+        None,
+        "bearer tokens for /admin, as in server.api_keys_file; without it loopback is trusted",
+    )
 
 
 class ReloadSection(Section):

@@ -13,9 +13,10 @@ from policies.drift import Stratum
 from specd.errors import ReloadRefusedError, UpdateBusyError, UpdateError, UserError
 from specd.http.admin_bodies import DraftBody, DriftBody, ReloadBody, TargetBody
 from specd.http.alerts import Alarm, AlertsApi
-from specd.http.asgi import application, json_response, parsed
+from specd.http.asgi import LimitBodies, application, json_response, parsed
 from specd.http.errors import ApiError
-from specd.http.guard import Keys, RefuseForeignPages, RequireKey
+from specd.http.guard import RefuseForeignPages, RequireKey
+from specd.http.keys import Keys
 from specd.http.openapi_admin import admin_document
 from specd.reloading import Reloaded
 from specd.target.outcome import Outcome
@@ -23,6 +24,8 @@ from specd.telemetry.prometheus import CONTENT_TYPE
 
 _DEFAULT_LIMIT: Final = 100
 _LIMIT_DIGITS: Final = 9
+_MOST_BYTES: Final = 1 << 20
+_ADVICE: Final = "ask by the address that admin.listen names"
 
 
 class Daemon(Protocol):
@@ -173,7 +176,7 @@ async def _changed(change: Awaitable[Outcome]) -> Response:
 def admin_app(
     daemon: Daemon,
     alarm: Alarm,
-    dashboard: Sequence[Route],
+    pages: Sequence[Route],
     keys: Keys,
     allowed_host: Callable[[str], bool],
 ) -> ASGIApp:
@@ -198,5 +201,6 @@ def admin_app(
     routes = [Route(path, endpoint) for path, endpoint in reads.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in writes.items()]
     routes.append(Route("/admin/v1/config", api.set, methods=["PATCH"]))
-    app = application([*routes, *AlertsApi(alarm).routes(), *dashboard])
-    return RefuseForeignPages(RequireKey(app, keys, "/admin"), allowed_host)
+    app = application([*routes, *AlertsApi(alarm).routes(), *pages])
+    guarded = RequireKey(LimitBodies(app, _MOST_BYTES), keys, "/admin")
+    return RefuseForeignPages(guarded, allowed_host, prefix="/", advice=_ADVICE)

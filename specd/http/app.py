@@ -15,7 +15,8 @@ from specd.http.bodies import ChatBody, CompletionBody
 from specd.http.encode import encode_chat, encode_completion
 from specd.http.errors import ApiError
 from specd.http.generate import GenerateEndpoint, Service
-from specd.http.guard import Keys, RequireKey
+from specd.http.guard import RefuseForeignPages, RequireKey, host_rule, is_local
+from specd.http.keys import Keys
 from specd.http.openapi import document
 from specd.http.shapes import ChatShape, CompletionShape
 from specd.http.traced import Traced
@@ -23,6 +24,8 @@ from specd.telemetry.tracing import Tracing
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
+
+_ADVICE: Final = "ask for 127.0.0.1, or list the name in server.allowed_hosts"
 
 
 def inference_app(
@@ -62,8 +65,18 @@ def inference_app(
             Route("/openapi.json", _on_loop(lambda _: json_response(described()))),
         ]
     )
-    guarded = RequireKey(app, keys, "/v1/")
+    guarded = RequireKey(_apart_from_pages(app, service, keys), keys, "/v1/")
     return guarded if tracing is None else Traced(guarded, tracing, {_CHAT, _COMPLETIONS})
+
+
+def _apart_from_pages(app: ASGIApp, service: Service, keys: Keys) -> ASGIApp:
+    """What a page cannot do where keys are asked for, since it has none."""
+    server = service.config().server
+    if keys.required or not is_local(server.listen):
+        return app
+    at_home = host_rule(server.listen)
+    allowed = lambda host: at_home(host) or host in service.config().server.allowed_hosts  # noqa: E731
+    return RefuseForeignPages(app, allowed, prefix="/v1/", advice=_ADVICE)
 
 
 def _post(path: str, endpoint: GenerateEndpoint[Any], service: Service) -> Route:

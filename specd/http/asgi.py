@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specd.flights import UnservedError
 from specd.http.errors import ApiError, from_refusal
@@ -115,13 +115,17 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
                 break
     if too_large:
         # Read to its end first: a client that is still sending would see a reset instead of the answer.
-        raise ApiError(
-            413,
-            f"the body is larger than {limit} bytes (server.max_body_bytes): send a smaller one",
-            code="body_too_large",
-            headers={"Connection": "close"},
-        )
+        raise _too_large(limit, "server.max_body_bytes")
     return b"".join(parts)
+
+
+def _too_large(limit: int, why: str) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {limit} bytes ({why}): send a smaller one",
+        code="body_too_large",
+        headers={"Connection": "close"},
+    )
 
 
 async def _body_parts(receive: Receive) -> Any:
@@ -151,6 +155,31 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class LimitBodies:
+    """Middleware: a body that is read beyond `limit` bytes ends in 413."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size <= self._limit:
+                return message
+            while message.get("more_body") and size < _DRAIN_AT_MOST:  # as in read_body
+                message = await receive()
+                size += len(message.get("body", b""))
+            raise _too_large(self._limit, "this listener takes no more")
+
+        await self._app(scope, counted, send)
 
 
 class JsonPost:

@@ -33,6 +33,7 @@ class SpecdExtension(Body):
     k: int | None = Field(None, ge=0, le=16)
     traffic_class: str = Field("default", alias="class", pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)
     report: bool = False
+    timeout: float | None = Field(None, gt=0, le=86400)
 
     @model_validator(mode="after")
     def _no_contradiction(self) -> Self:

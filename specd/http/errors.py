@@ -5,8 +5,16 @@ from typing import Any, Final
 
 from specd.flights import Refusal
 
-_STATUS: Final[Mapping[str, int]] = {"queue_full": 429, "request_refused": 400, "engine_error": 500}
+_STATUS: Final[Mapping[str, int]] = {
+    "queue_full": 429,
+    "rate_limit_exceeded": 429,
+    "request_refused": 400,
+    "engine_error": 500,
+    "deadline_exceeded": 504,
+    "slow_reader": 408,
+}
 _UNAVAILABLE: Final = 503
+_LATE: Final = "deadline_exceeded"
 
 
 class ApiError(Exception):
@@ -48,5 +56,7 @@ def _type(status: int) -> str:
 def from_refusal(refusal: Refusal) -> ApiError:
     """What a request that got no answer is told over HTTP. A 503 or 429 may be sent again."""
     headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
+    if refusal.code == _LATE:
+        headers["X-Should-Retry"] = "false"  # OpenAI's clients would send it again by themselves, in vain
     status = _STATUS.get(refusal.code, _UNAVAILABLE)
     return ApiError(status, refusal.message, code=refusal.code, headers=headers)

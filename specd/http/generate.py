@@ -1,22 +1,26 @@
 """The life of a request: parse, take a place, encode, submit, answer."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from starlette.types import Scope, Send
 
 from engine.api import Request
+from specd.admission.turnstile import Ticket, Turnstile
 from specd.config.schema import Config
-from specd.flights import RECALLED, UnservedError
+from specd.flights import RECALLED, Flight, UnservedError
 from specd.http import shapes
 from specd.http.answer import Answer, Asked
 from specd.http.bodies import Generation
 from specd.http.classes import ClassNames
+from specd.http.deadline import Deadline
 from specd.http.encode import Prompt
 from specd.http.errors import ApiError
-from specd.http.params import check_tokens, sampling, token_limit
+from specd.http.guard import caller_of
+from specd.http.params import check_length, check_tokens, sampling, token_limit
 from specd.http.parse import AnyBody, parse
 from specd.http.prompt import PromptEncoder
 from specd.http.sse import PING_SECONDS
@@ -46,9 +50,31 @@ class Service:
     """Where a new request goes."""
     config: Callable[[], Config]
     classes: ClassNames
+    turnstile: Turnstile
+    unserved: Callable[[str], None]
+    """Told the code of each request that got no answer, or half of one."""
     record: Callable[[Generation, int], None] = lambda _body, _tokens: None
     """Told of each request that is understood, and of how many tokens its prompt is."""
     ping_seconds: float = PING_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Whose request it is, and what that allows it."""
+
+    tenant: str
+    deadline: Deadline
+    ticket: Ticket
+
+    @contextmanager
+    def counting(self, flight: Flight) -> Iterator[None]:
+        """It has a place: what comes of it counts."""
+        self.ticket.admitted()
+        try:
+            yield
+        finally:
+            if flight.request is not None:
+                self.ticket.tokens += len(flight.request.prompt) + flight.tokens
 
 
 class GenerateEndpoint(Generic[AnyBody]):
@@ -71,13 +97,30 @@ class GenerateEndpoint(Generic[AnyBody]):
         body = parse(self._kind, raw)
         self._check_model(body)
         span = span_of(scope)
-        while not await self._answered(body, await self._service.enter(), send, span):
-            """It was recalled before anything was sent: anew, where requests go now."""
+        caller = caller_of(scope)
+        tenant = body.user if caller.tenant is None else caller.tenant
+        deadline = Deadline.after(body.specd.timeout, self._service.config().server.request_seconds)
+        try:
+            with self._service.turnstile.enter(tenant, caller.key) as ticket:
+                visit = Visit(tenant, deadline, ticket)
+                while not await self._answered(body, visit, send, span):
+                    """It was recalled before anything was sent: anew, where requests go now."""
+        except UnservedError as unserved:
+            self._service.unserved(unserved.refusal.code)
+            raise
 
-    async def _answered(self, body: AnyBody, line: Line, send: Send, span: Span) -> bool:
+    async def _answered(self, body: AnyBody, visit: Visit, send: Send, span: Span) -> bool:
         """False where nothing was sent and the request is to begin anew."""
-        with line.supervisor.flights.admit() as flight:
-            asked = await self._asked(body, line)
+        async with visit.deadline.before_it():
+            line = await self._service.enter()
+        flights = line.supervisor.flights
+        with (
+            flights.admit(visit.tenant) as flight,
+            visit.deadline.ending(flight, flights),
+            visit.counting(flight),
+        ):
+            async with visit.deadline.before_it():
+                asked = await self._asked(body, line, visit.tenant)
             line.supervisor.submit(flight, asked.request)
             span.set(
                 tracing.asked(asked.request, asked.name, asked.model.info.revision, asked.draft_revision)
@@ -91,6 +134,8 @@ class GenerateEndpoint(Generic[AnyBody]):
                 return False
             finally:
                 _tell(span, answer)
+        if answer.failure:
+            self._service.unserved(answer.failure)
         return True
 
     def _check_model(self, body: Generation) -> None:
@@ -99,12 +144,13 @@ class GenerateEndpoint(Generic[AnyBody]):
             message = f"the model {body.model!r} is not served here, {name!r} is"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    async def _asked(self, body: AnyBody, line: Line) -> Asked:
+    async def _asked(self, body: AnyBody, line: Line, tenant: str) -> Asked:
         model = await line.model()
         check_tokens(body, model.encoder)
         prompt = await self._encode(model.encoder, body)
         engine = await line.supervisor.engine_info()
         config = self._service.config()
+        check_length(len(prompt.tokens), config.server.max_prompt_tokens)
         default = config.server.default_max_tokens
         max_tokens = token_limit(
             len(prompt.tokens), body.token_limit, context=engine.max_context, default=default
@@ -113,13 +159,15 @@ class GenerateEndpoint(Generic[AnyBody]):
         return Asked(
             body=body,
             prompt=prompt,
-            request=self._request(body, prompt, max_tokens, continues=not engine.encodes),
+            request=self._request(body, prompt, max_tokens, tenant, continues=not engine.encodes),
             model=model,
             draft_revision=model.drafts.revision(config.model.draft),
             name=self._service.name,
         )
 
-    def _request(self, body: Generation, prompt: Prompt, max_tokens: int, *, continues: bool) -> Request:
+    def _request(
+        self, body: Generation, prompt: Prompt, max_tokens: int, tenant: str, *, continues: bool
+    ) -> Request:
         return Request(
             id=f"{self._shape.prefix}-{secrets.token_hex(12)}",
             prompt=prompt.tokens,
@@ -129,7 +177,7 @@ class GenerateEndpoint(Generic[AnyBody]):
             speculate=body.specd.speculate == "auto",
             k=body.specd.k,
             traffic_class=self._service.classes.known(body.specd.traffic_class),
-            tenant=body.user,
+            tenant=tenant,
         )
 
 

@@ -1,17 +1,20 @@
 """Sockets that are bound before anything slow begins, and servers that leave the signals alone."""
 
+import asyncio
 import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from specd.errors import UserError
+from specd.http.connection import Bounds, Connection
 
 _BACKLOG: Final = 1024
 _UNIX: Final = "unix:"
@@ -88,10 +91,13 @@ def _remove_stale(path: Path) -> None:
 class Server(uvicorn.Server):
     """Serves one app; whoever owns the process handles the signals and sets `should_exit`."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, bounds: Callable[[], Bounds] = Bounds) -> None:
+        """bounds: what each client may take, asked for anew each time."""
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=cast(
+                "type[asyncio.Protocol]", partial(Connection, bounds=bounds)
+            ),  # all that is asked of it
             ws="none",
             lifespan="off",
             log_config=None,

@@ -75,11 +75,15 @@ def _post(summary: str, body: type[BaseModel], answer: str, schemas: dict[str, S
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "The request cannot be understood, or cannot run here; the message says why",
     401: "No valid key",
+    403: "A page of another origin, or under another name, has no business here",
     404: "Another model is served here",
+    408: "The client reads too slowly",
     413: "The body is too large",
-    429: "The queue is full; Retry-After says when to come back",
+    429: "The queue is full, or a limit of the tenant's or the key's is reached; Retry-After says when to come back",
+    431: "The headers are too large",
     500: "A fault of the server's",
     503: "Not now: the engine is starting again, or the server is shutting down",
+    504: "Not answered whole before the deadline",
 }
 
 

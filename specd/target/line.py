@@ -19,6 +19,7 @@ from engine.api import Configure, DraftKind, DraftSettings, Launch, Ready
 from policies.cost import StepCosts
 from policies.profile import Profile, with_load
 from policies.settings import PolicySettings
+from specd.admission.turnstile import weight_of
 from specd.alerts.finding import Finding, Verdict
 from specd.config.schema import Config, DraftSection
 from specd.config.target import TargetSection
@@ -149,6 +150,7 @@ class Line:
             launch=self.launch,
             limits=self._limits,
             window=2 * config().engine.max_running,
+            weight=lambda tenant: weight_of(tenant, config().server.limits),
         )
 
     @property
@@ -320,7 +322,7 @@ class Line:
         config = self._config()
         engine = config.engine
         places = engine.max_running + config.server.max_queue
-        return Limits(places, engine.hang_seconds, engine.start_seconds)
+        return Limits(places, engine.hang_seconds, engine.start_seconds, config.server.max_unread)
 
     def _files(self) -> Files:
         assert self.files is not None, "found first"

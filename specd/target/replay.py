@@ -126,7 +126,7 @@ class _Reader:
     async def _place(self) -> AsyncIterator[Flight]:
         async with self._places:
             await self._step_back()
-            with self._line.supervisor.flights.admit() as flight:
+            with self._line.supervisor.flights.admit(CANARY) as flight:
                 self._inside += 1
                 try:
                     yield flight

@@ -72,7 +72,7 @@ class Metrics:
         self._cost_errors: tuple[CostError, ...] = ()
         self._running = self._waiting = 0
         self._kv: KVUsage | None = None
-        self._preempted = 0
+        self._preempted = self._failed_steps = 0
         self._target: dict[str, str] | None = None
         self._restarts: Counter[str] = Counter(dict.fromkeys(restart_reasons, 0))
         self._reload_ok: bool | None = None
@@ -91,6 +91,7 @@ class Metrics:
         self._goodput.add(report.committed, now)
         self._load_state = report.load_state
         self._preempted += report.preempted
+        self._failed_steps += report.failed is not None
         self._cost_errors = report.cost_errors or self._cost_errors
         self._running, self._waiting = report.running, report.waiting
         self._kv = report.kv
@@ -246,6 +247,12 @@ class Metrics:
             "Running texts that gave up their KV blocks, to be computed anew.",
             (),
             [((), self._preempted)],
+        )
+        yield counter(
+            "specd_engine_failed_steps_total",
+            "Steps given up since a self-check failed; what ran in them was ended with an error.",
+            (),
+            [((), self._failed_steps)],
         )
         yield counter(
             "specd_engine_restarts_total",

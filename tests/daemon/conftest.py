@@ -108,7 +108,8 @@ class Daemons:
         listen = 'listen = "127.0.0.1:0"'
         target = f"[model.target]\npath = {json.dumps(str(self.model))}"
         config = (
-            f"[server]\n{listen}\n{server}\n[admin]\n{listen if 'listen' not in admin else ''}\n{admin}\n"
+            f"[server]\n{'' if 'listen' in server else listen}\n{server}\n"
+            f"[admin]\n{'' if 'listen' in admin else listen}\n{admin}\n"
             f"[reload]\nwatch = {json.dumps(watch)}\n"
             f"{target if model else ''}\n{extra}\n"
         )

@@ -17,6 +17,8 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   max_context     as told in Ready
   garbage         send bytes that are no frame after Ready
   deaf            do not end when the socket closes
+  writes          a text for stderr, at the start
+  exit_at         an exit code: end so where a prompt makes it crash
 A prompt that contains one of the tokens below makes trouble at its first step.
 """
 
@@ -152,6 +154,8 @@ class Engine:
         poor = "poor_model" in self.manners and self.manners["poor_model"] in launch.model_path
         self.poor = poor and not cured
         self.policy, self.max_running = launch.policy, launch.max_running
+        sys.stderr.write(self.manners.get("writes", ""))
+        sys.stderr.flush()
         self.load(launch)
         while True:
             while select.select([self.sock], [], [], 0 if self.sequences else 0.05)[0]:
@@ -229,6 +233,8 @@ class Engine:
         running = list(self.sequences.values())[: self.max_running]
         waiting = len(self.sequences) - len(running)
         for sequence in running:
+            if CRASH in sequence.request.prompt and "exit_at" in self.manners:
+                sys.exit(self.manners["exit_at"])
             if CRASH in sequence.request.prompt:
                 os.kill(os.getpid(), signal.SIGKILL)
             if HANG in sequence.request.prompt:

@@ -4,12 +4,14 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx2
 import pytest
 
+from specd.admission.turnstile import Turnstile
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.http.bodies import CompletionBody
@@ -37,7 +39,7 @@ def running(daemon: DaemonProcess) -> int:
 def leave(daemon: DaemonProcess, body: dict) -> None:
     """Send a request, and hang up as soon as the engine works on it."""
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     url = httpx2.URL(daemon.url)
     with socket.create_connection((url.host, url.port)) as connection:
         connection.sendall(head.encode() + data)
@@ -94,7 +96,8 @@ async def test_a_silent_stream_is_kept_open_by_comments(daemons):
         model = asyncio.Future()
         model.set_result(load_served(TargetSection(path="tiny"), daemons.model, Drafts(("ngram",))))
         line = Line(setup.supervisor, model)
-        service = Service("tiny", line.enter, Config, ClassNames(), ping_seconds=0.1)
+        turnstile = Turnstile(tuple, time.monotonic)
+        service = Service("tiny", line.enter, Config, ClassNames(), turnstile, str, ping_seconds=0.1)
         endpoint = GenerateEndpoint(service, CompletionBody, encode_completion, CompletionShape())
         await endpoint.handle(b'{"prompt": "a", "max_tokens": 1, "stream": true}', send, {})
     lines = [message["body"] for message in sent[1:]]

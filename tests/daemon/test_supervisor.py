@@ -182,9 +182,9 @@ async def test_refusal_at_a_restart_is_tried_again(fake_engine):
 
 async def test_an_engine_that_never_starts_ends_the_supervisor(fake_engine):
     """Test that a crash while loading is retried a few times and then reported with how it ended."""
-    fake_engine.behave(exit_loading=3)
+    fake_engine.behave(exit_loading=7)
     async with supervised(fake_engine) as setup:
-        with pytest.raises(EngineFailedError, match=r"did not start in 3 tries; .* exit code 3"):
+        with pytest.raises(EngineFailedError, match=r"did not start in 3 tries; .* exit code 7"):
             await setup.task
 
 

@@ -118,6 +118,7 @@ CONTRACT = {
     "specd_config_last_reload_successful": "gauge",
     "specd_config_pending_restart": "gauge",
     "specd_config_last_reload_success_timestamp_seconds": "gauge",
+    "specd_engine_failed_steps": "counter",
     "specd_engine_restarts": "counter",
     "specd_build_info": "gauge",
 }

@@ -1,0 +1,15 @@
+"""How an engine process ends that knows why. No torch: the daemon reads it."""
+
+from typing import Final
+
+FINE: Final = 0
+CRASHED: Final = 1
+REFUSED: Final = 2
+NO_MEMORY: Final = 3
+DEVICE_FAILED: Final = 4
+
+WORDS: Final = {
+    NO_MEMORY: "it ran out of memory in a step",
+    DEVICE_FAILED: "its device failed",
+}
+"""Clauses for people."""
