@@ -4,6 +4,7 @@ PYTHON ?= python3
 ARGS ?=
 POLICY_ARGS ?=
 DATA ?=
+WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -14,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo '  ARGS="..." is passed on by run, test, demo and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV).'
+	@echo '  ARGS="..." is passed on by run, test, demo and bench; PYTHON=python3.12 chooses the interpreter of a new $(VENV); WORKERS=1 runs tests one by one.'
 
 run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1:8001
 	@$(VENV)/bin/specd models fetch demo
@@ -23,7 +24,7 @@ run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1
 test: $(VENV)/.dev  ## the whole test suite
 	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-systemd: $(VENV)/.dev  ## a real systemd, booted in namespaces: the suite's tests of it, and the README's lines
 	@tests/real_programs.sh
