@@ -51,7 +51,7 @@ class FakeEngine:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what other processes and tasks bring about."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - other processes set no event
             await asyncio.sleep(0.005)
 
