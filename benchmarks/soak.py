@@ -219,6 +219,7 @@ async def run(asked: Asked, folder: Path) -> dict[str, Any]:
         "codes": dict(tally.codes),
         "unanswered": tally.unanswered,
         "trouble": dict(trouble.counts),
+        "refusals": dict(trouble.refusals),
         "broken": trouble.broken,
         "bounds": bounds,
         "memory_under_load": {"settled": first, "at_the_end": last},

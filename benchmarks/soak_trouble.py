@@ -34,6 +34,8 @@ class Trouble:
         self.counts: Counter[str] = Counter()
         self.moments: list[tuple[str, float]] = []
         """What was done when, on the monotonic clock; reloads apart."""
+        self.refusals: Counter[str] = Counter()
+        """Why the target was not changed, in the daemon's words."""
         self.broken: list[str] = []
         """Where the daemon did not do as it should have."""
         self._daemon = daemon
@@ -122,8 +124,11 @@ class Trouble:
             answer = await self._daemon.admin("POST", "/admin/v1/target", body)
             wanted = {httpx2.codes.OK, httpx2.codes.UNPROCESSABLE_ENTITY, httpx2.codes.CONFLICT}
         self._expect(answer, *wanted)
-        done = answer.status_code == httpx2.codes.OK
-        self._note("target changed" if done else "change refused")
+        if answer.status_code == httpx2.codes.OK:
+            self._note("target changed")
+        else:
+            self._note("change refused")
+            self.refusals[answer.json()["error"]["message"]] += 1
 
     async def _reload_at_first(self) -> None:
         self._daemon.write({})
