@@ -153,6 +153,10 @@ class TargetUpdates:
             self._task = asyncio.create_task(do())
             try:
                 outcome = await asyncio.shield(self._task)  # it goes on when whoever asked has left
+            except asyncio.CancelledError:
+                if not self._task.cancelled():
+                    raise
+                raise UpdateError(f"{what} was given up, since the server is shutting down") from None
             except (UserError, EngineFailedError, OSError) as error:
                 log.error("%s refused, the target stays as it is: %s", what, error)  # noqa: TRY400  a sentence
                 self.last = Last(self._clock(), ok=False, text=str(error))

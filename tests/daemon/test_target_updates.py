@@ -258,6 +258,21 @@ def test_the_end_of_the_daemon_is_the_end_of_all_engines(daemons, tmp_path):
     assert "Traceback" not in daemon.log
 
 
+def test_an_update_that_the_end_overtakes_is_answered(daemons, tmp_path):
+    """Test that whoever waits for an update when the daemon is told to end hears so, and that this is no fault."""
+    daemon = daemons.start(NO_CANARY).ready()
+    daemons.engine.behave(load_seconds=1000)
+    other = other_model(tmp_path / "other")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(update, daemon, other)
+        wait_until(lambda: daemon.get("/admin/v1/target").json()["doing"], "the update")
+        daemon.process.terminate()
+        assert daemon.wait() == 0
+    assert answer.result().status_code == 422
+    assert "since the server is shutting down" in answer.result().json()["error"]["message"]
+    assert "Traceback" not in daemon.log
+
+
 def test_a_dead_engine_comes_back_with_the_updated_target(daemon, tmp_path):
     """Test that after an update a crash restarts the new target, not that of the config."""
     other = other_model(tmp_path / "other")
