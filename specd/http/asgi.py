@@ -75,7 +75,7 @@ async def _framework_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(routes: Sequence[BaseRoute], path: str) -> set[str]:
-    there = (route for route in routes if isinstance(route, Route) and route.path == path)
+    there = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
     return {method for route in there for method in route.methods or ()}
 
 

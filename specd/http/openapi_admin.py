@@ -77,6 +77,12 @@ def _paths() -> Schema:
         },
         f"{v1}/target/rollback": {"post": _operation("Serve the previous target", refusals=(409, 422))},
         f"{v1}/target/canary": {"post": _operation("Replay the canary", refusals=(409, 422))},
+        f"{v1}/crashes": {"get": _operation("Reports of engines that died")},
+        f"{v1}/crashes/{{id}}": {
+            "get": _operation(
+                "One of them", place="path", parameters={"id": {"type": "string"}}, refusals=(404,)
+            )
+        },
         f"{v1}/alerts": {"get": _operation("Open alerts, and how their receivers are")},
         f"{v1}/alerts/test": {
             "post": _operation(
@@ -97,6 +103,7 @@ def _operation(
     body: Schema | None = None,
     needs_body: bool = True,
     parameters: Mapping[str, Schema] | None = None,
+    place: str = "query",
     status: int = 200,
     answers: str = "application/json",
     refusals: tuple[int, ...] = (),
@@ -118,7 +125,8 @@ def _operation(
         found["requestBody"] = {"required": needs_body, "content": {"application/json": {"schema": body}}}
     if parameters:
         found["parameters"] = [
-            {"name": name, "in": "query", "schema": one} for name, one in parameters.items()
+            {"name": name, "in": place, "required": place == "path", "schema": one}
+            for name, one in parameters.items()
         ]
     return found
 

@@ -14,8 +14,12 @@ ARRAYS: Final[dict[str, Table]] = {
     "alerts.rules": {"below": 0.3},
     "alerts.receivers": {"name": "hook", "url": "http://127.0.0.1:9/"},
     "policy.tenants": {"name": "somebody", "k_max": 5},
+    "server.limits": {"tenant": "somebody", "requests": 5},
 }
 """Arrays of tables, each with an entry that is complete. A change in an entry is one of the array."""
+
+INSTEAD_OF: Final = {"url_file": "url", "key": "tenant"}
+"""Keys of entries, and which other one cannot stand beside them."""
 
 ONE_VALUE: Final = {"alerts.rules.name"}
 """There is no other value."""
@@ -47,8 +51,8 @@ def _change(key: str, directory: Path) -> tuple[Table, Table, str]:
 def _in_entry(array: str, name: str, value: Any) -> tuple[Table, Table, str]:
     entry = ARRAYS[array]
     changed = {**entry, name: value}
-    if name == "url_file":
-        del changed["url"]
+    if name in INSTEAD_OF:
+        del changed[INSTEAD_OF[name]]
     if name == "kind":  # not every kind takes what this one needs
         changed["kind"] = "alertmanager"
     at = tuple(array.split("."))
@@ -101,6 +105,7 @@ def _by_hand(directory: Path) -> dict[str, Any]:
     return {
         "server.listen": "127.0.0.1:1",
         "server.api_keys_file": str(secret),
+        "server.allowed_hosts": ["proxy.example"],
         "admin.listen": "127.0.0.1:2",
         "admin.token_file": str(secret),
         "model.draft.kind": ["ngram", "suffix"],
