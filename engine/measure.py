@@ -159,8 +159,8 @@ def measure(
     with engine.lent(Fixed("", 0), [*costly, _Guesses()]):
         try:
             bench = _Bench(engine, _PROMPT, min(_ROOM, engine.max_context - _PROMPT), go_on)
-            steps = bench.steps(rows)
-            plain = steps[0][1]
+            steps = StepCosts.measured(bench.steps(rows), {})
+            plain = steps.plain
             found = {each.name: _draft_cost(bench, each, plain) for each in costly}
             key = _key(engine, bench, plain, go_on) if len(rows) > 1 else 0.0
         except _EndedError:
@@ -169,7 +169,7 @@ def measure(
             engine.cancel(_TEXT)
             engine.step()
     said = {each.name: DraftCost(each.cost * plain) for each in proposers}
-    return replace(StepCosts.measured(steps, said | found), key=key)
+    return replace(steps, drafts=said | found, key=key)
 
 
 def _key(engine: "Engine", bench: _Bench, plain: float, go_on: GoOn) -> float:

@@ -13,7 +13,7 @@ from specd.http.errors import from_refusal
 async def test_a_request_that_cannot_run_is_the_users_to_change(
     refused: bool, status: int, kind: str
 ) -> None:
-    with Flight(admitted=0.0, release=lambda _: None) as flight:
+    with Flight(admitted=0.0, tenant="t", release=lambda _: None) as flight:
         flight.put(
             Output(id="r", tokens=[], finish="error", error="too large: make it smaller", refused=refused)
         )

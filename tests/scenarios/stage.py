@@ -93,7 +93,7 @@ class Stage:
             if daemon.process.poll() is None:
                 daemon.signal(signal.SIGTERM)
                 assert daemon.wait() == 0, daemon.log
-            assert "Traceback" not in daemon.log
+            assert "Traceback" not in daemon.log, daemon.log
         self.daemons.remove(daemon)
 
     def check(self) -> None:
