@@ -266,6 +266,7 @@ def test_an_update_that_the_end_overtakes_is_answered(daemons, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(update, daemon, other)
         wait_until(lambda: daemon.get("/admin/v1/target").json()["doing"], "the update")
+        daemons.engine.behave()  # the next test's engines load
         daemon.process.terminate()
         assert daemon.wait() == 0
     assert answer.result().status_code == 422
