@@ -88,7 +88,8 @@ bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measu
 demo: $(VENV)/.dev  ## a load ramp and an update that ruins a draft: what controller and alarm do; three minutes
 	@$(VENV)/bin/specd models fetch demo
 	@mkdir -p state
-	@$(VENV)/bin/specd demo --plot state/demo.png $(ARGS)
+	@# One thread an engine: while the target is replaced there are two, which would spin against each other.
+	@OMP_NUM_THREADS=1 $(VENV)/bin/specd demo --plot state/demo.png $(ARGS)
 
 pictures: $(VENV)/.dev  ## draw the plots of docs/policies.md anew
 	$(PY) -m benchmarks.pictures
