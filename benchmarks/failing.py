@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,8 @@ import httpx2
 import tomli_w
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+
+from benchmarks.ports import free_port
 
 _FAILS: Final = 0.2
 _START_SECONDS: Final = 60.0
@@ -86,7 +87,7 @@ class Broker:
     """A mosquitto that remembers, and a subscriber whose session outlives its restarts."""
 
     def __init__(self, directory: Path) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self.copies: list[Copy] = []
         self.restarts = 0
@@ -167,7 +168,7 @@ class Daemon:
 
     def __init__(self, directory: Path, model: str, hooks: dict[str, str], broker: str | None) -> None:
         self.kills = 0
-        self._admin = f"127.0.0.1:{_free_port()}"
+        self._admin = f"127.0.0.1:{free_port()}"
         self._file, self._log = directory / "specd.toml", directory / "log"
         receivers: list[dict[str, Any]] = [{"name": name, "url": url} for name, url in hooks.items()]
         for one in receivers:
@@ -232,12 +233,6 @@ class Daemon:
             return (await self._http.get("/admin/v1/alerts")).status_code == 200
         except httpx2.TransportError:
             return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 async def _until(condition: Any) -> None:

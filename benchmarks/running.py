@@ -1,9 +1,8 @@
-"""A daemon in a process of its own, as `benchmarks.http` and `benchmarks.soak` look at it: from outside."""
+"""A daemon in a process of its own, as benchmarks look at it: from outside."""
 
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,10 @@ from typing import Any, Final, Self
 import httpx2
 import tomli_w
 
+from benchmarks.ports import free_port
+
 _READY_SECONDS: Final = 600.0
+_END_SECONDS: Final = 60.0
 _SERVE: Final = """
 import json, os, sys
 from pathlib import Path
@@ -36,12 +38,16 @@ class Daemon:
         *,
         engine: Sequence[str] = (),
         cpu: int | None = None,
+        state: Path | None = None,
     ) -> None:
-        """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it."""
+        """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it.
+        state: what outlives it; in the folder unless given.
+        """
         self.folder = folder
+        self._state = folder / "state" if state is None else state
         self._engine = engine
         self._cpu = "" if cpu is None else str(cpu)
-        self._ports = (_free_port(), _free_port())
+        self._ports = (free_port(), free_port())
         self._config = dict(config)
         self.log = folder / "log"
         self.http = httpx2.AsyncClient(timeout=httpx2.Timeout(120.0))
@@ -98,33 +104,38 @@ class Daemon:
     async def __aenter__(self) -> Self:
         self.write({})
         command = [sys.executable, "-c", _SERVE, self._cpu, str(self.folder / "specd.toml"), *self._engine]
-        environment = os.environ | {"SPECD_STATE_DIR": str(self.folder / "state")}
+        environment = os.environ | {"SPECD_STATE_DIR": str(self._state)}
         with self.log.open("w") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=environment
             )
+        try:
+            await self._until_ready()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.http.aclose()
+        assert self._process is not None, "it was started"
+        if self.exit_code is None:
+            self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), _END_SECONDS)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _until_ready(self) -> None:
         end = time.monotonic() + _READY_SECONDS
         while not await self._ready():
             assert self.exit_code is None, f"the daemon ended: {self.log.read_text()[-2000:]}"
             assert time.monotonic() < end, "the daemon did not get ready"
             await asyncio.sleep(0.05)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.http.aclose()
-        if self.exit_code is None:
-            self.signal(signal.SIGTERM)
-        assert self._process is not None, "it was started"
-        await self._process.wait()
 
     async def _ready(self) -> bool:
         try:
             return (await self.http.get(f"{self.url}/ready")).status_code == httpx2.codes.OK
         except httpx2.TransportError:
             return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port

@@ -21,7 +21,7 @@ from typing import Any, Final
 from benchmarks import updates_targets as changed
 from benchmarks.journal import Journal
 from benchmarks.paper import write
-from benchmarks.updates_daemon import Daemon, Setting, traffic
+from benchmarks.updates_daemon import Served, Setting, traffic
 from benchmarks.updates_page import page
 from specd.models.cache import cache_dir
 from specd.models.drafts import shipped_heads
@@ -31,7 +31,7 @@ _RESULTS: Final = Path(__file__).parent / "results"
 _LEARNED: Final = 1
 _CHATS: Final = 2  # seeds of the prompts: those that are learned from, and those before and after
 
-Change = Callable[[Daemon, Setting], Awaitable[dict[str, Any]]]
+Change = Callable[[Served, Setting], Awaitable[dict[str, Any]]]
 Row = dict[str, Any]
 
 
@@ -49,14 +49,14 @@ class Case:
     """None: the daemon is started anew."""
 
 
-async def _to_path(daemon: Daemon, setting: Setting) -> dict[str, Any]:
-    return await daemon.admin("POST", "/admin/v1/target", {"path": str(setting.target)})
+async def _to_path(daemon: Served, setting: Setting) -> dict[str, Any]:
+    return await daemon.asked("POST", "/admin/v1/target", {"path": str(setting.target)})
 
 
-async def _by_reload(daemon: Daemon, setting: Setting) -> dict[str, Any]:
-    daemon.write(setting)
-    await daemon.admin("POST", "/admin/v1/reload")
-    return await daemon.admin("GET", "/admin/v1/target")
+async def _by_reload(daemon: Served, setting: Setting) -> dict[str, Any]:
+    daemon.write(setting.sections())
+    await daemon.asked("POST", "/admin/v1/reload")
+    return await daemon.asked("GET", "/admin/v1/target")
 
 
 def cases(demo: Path, head: Path) -> list[Case]:
@@ -130,8 +130,8 @@ class Bench:
 
 async def _learn(folder: Path, setting: Setting, requests: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    async with Daemon(folder, setting, folder / "state") as daemon:
-        await daemon.admin("POST", "/admin/v1/target/canary")
+    async with Served(folder, setting, folder / "state") as daemon:
+        await daemon.asked("POST", "/admin/v1/target/canary")
         await traffic(daemon, requests, _LEARNED)
 
 
@@ -139,13 +139,13 @@ async def _one(
     case: Case, folder: Path, state: Path, settings: tuple[Setting, Setting], requests: int
 ) -> Row:
     before, after = settings
-    async with Daemon(folder, before, state) as daemon:
+    async with Served(folder, before, state) as daemon:
         usual = await traffic(daemon, requests, _CHATS)
         if case.how is not None:
             update = await case.how(daemon, after)
             later = await traffic(daemon, requests, _CHATS, watch=True)
             return {"before": usual.document(), "update": update, "after": later.document()}
-    async with Daemon(folder, after, state) as daemon:
+    async with Served(folder, after, state) as daemon:
         update = await daemon.judged_at_start()
         later = await traffic(daemon, requests, _CHATS, watch=True)
         return {"before": usual.document(), "update": update, "after": later.document()}

@@ -3,7 +3,6 @@
 from typing import Final
 
 FINE: Final = 0
-CRASHED: Final = 1
 REFUSED: Final = 2
 NO_MEMORY: Final = 3
 DEVICE_FAILED: Final = 4

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from engine.api import Idle, Ready, Request, StepReport
 from specd.alerts.events import utc
 from specd.alerts.health import host_memory
 from specd.errors import UserError
+from specd.private import private
 from specd.restarts import Death
 from specd.threads import in_thread
 
@@ -56,8 +56,7 @@ class CrashFiles:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = self._directory / f"{report['id']}.json"
         part = file.with_suffix(".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as written:  # noqa: PTH123  Path.open takes no descriptor
+        with open(part, "w", encoding="utf-8", opener=private) as written:
             json.dump(report, written, indent=2)
         part.replace(file)
         for name in self.names()[_KEPT:]:

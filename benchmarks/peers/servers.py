@@ -5,7 +5,6 @@ may spin, and two OpenMP programs at once slow each other many times over.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Final
 import httpx2
 
 from benchmarks.peers import environments
+from benchmarks.ports import free_port
 
 _START_SECONDS: Final = 600.0
 _VLLM: Final[Mapping[str, str]] = {
@@ -92,7 +92,7 @@ class Running:
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
         command = [part.replace("{port}", str(port)) for part in contender.command]
@@ -150,13 +150,6 @@ def started(contenders: list[Contender]) -> Iterator[list[Running]]:
     finally:
         for server in running:
             server.end()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def scratch() -> Path:

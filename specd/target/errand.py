@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from specd.errors import UserError
+from specd.private import private
 from specd.threads import in_thread
 
 _LOOK: Final = 5.0
@@ -78,7 +79,7 @@ def size_of(folder: Path) -> int:
 
 
 def _written(log: Path) -> BinaryIO:
-    return open(log, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
+    return open(log, "wb", opener=private)
 
 
 def _last_words(log: Path) -> str:

@@ -9,7 +9,6 @@ DIRECTORY/heads/<target>-<time>      what came of it, with what the canary said 
 
 import asyncio
 import logging
-import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,12 +26,14 @@ from specd.models.cache import hashes, write_json
 from specd.models.drafts import PROOF, proven_heads
 from specd.models.identity import fingerprint
 from specd.models.resolve import public_name
+from specd.private import private
 from specd.store import heads_dir, store_dir
 from specd.target.canary import Judged
 from specd.target.errand import Bounds, run
 from specd.target.line import Line
 from specd.target.outcome import Last, Outcome
 from specd.target.updates import Rule
+from specd.tasks import ended
 from specd.threads import in_thread
 from specd.training import Training
 
@@ -114,9 +115,7 @@ class Healer:
 
     async def aclose(self) -> None:
         """End what is under way; the next daemon goes on with it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await ended(self._task)
 
     def snapshot(self) -> dict[str, Any]:
         """For people."""
@@ -131,9 +130,7 @@ class Healer:
             await self._heal(line, proposer, None)
 
     async def _heal(self, line: Line, proposer: DraftKind, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            before.cancel()
-            await asyncio.gather(before, return_exceptions=True)
+        await ended(before)
         try:
             target = await in_thread(fingerprint, line.path, hashes())
             self._doing = Doing(proposer, target, self._clock())
@@ -251,5 +248,5 @@ def _moved(out: Path, head: Path) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    with open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as opened:
+    with open(file, "wb", opener=private) as opened:
         opened.write(content)

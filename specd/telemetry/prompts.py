@@ -5,9 +5,7 @@ DIRECTORY/prompts.old.jsonl   those before them. Each has at most half of what m
                               takes the place of the second
 """
 
-import asyncio
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from specd.config.telemetry import TelemetrySection
-from specd.tasks import ended
+from specd.private import private
+from specd.telemetry.behind import Append, Behind
 from specd.threads import in_thread
 
 log: Final = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class PromptFiles:
             if self._lines >= self._most or size + len(line) + 1 > self._most_bytes:
                 self._new.replace(self._old)
                 self._lines = size = 0
-            with open(self._new, "ab", opener=_private) as file:
+            with open(self._new, "ab", opener=private) as file:
                 size += file.write(line + b"\n")
             self._lines += 1
 
@@ -60,15 +59,13 @@ class PromptFiles:
         self._lines = 0
 
 
-class PromptRecorder:
+class PromptRecorder(Behind[bytes]):
     """Writes prompts behind the event loop's back. What cannot be written is said once, and let go."""
 
     def __init__(self, section: TelemetrySection, directory: Path) -> None:
+        super().__init__(interval=_INTERVAL, most=_MOST_WAITING)
         self._directory = directory
         self._files: PromptFiles | None = None
-        self._waiting: list[bytes] = []
-        self._faulty = False
-        self._task: asyncio.Task[None] | None = None
         self.configure(section)
 
     def configure(self, section: TelemetrySection) -> None:
@@ -85,41 +82,19 @@ class PromptRecorder:
         """Queue a prompt as `specd draft train` reads it; None for one that it cannot."""
         if self._files is None or prompt is None or tokens > _MOST_TOKENS:
             return
-        if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append(msgspec.json.encode(prompt))
+        self._put(msgspec.json.encode(prompt))
 
     async def kept(self) -> list[bytes]:
         """Lines of JSON, the oldest first."""
         await self.flush()
         return [] if self._files is None else await in_thread(self._files.read)
 
-    def start(self) -> None:
-        """Write what is queued, once a second, until `aclose`."""
-        self._task = asyncio.create_task(self._run())
+    def _append(self) -> Append[bytes] | None:
+        return None if self._files is None else self._files.append
 
-    async def aclose(self) -> None:
-        """Write the rest."""
-        await ended(self._task)
-        await self.flush()
-
-    async def flush(self) -> None:
-        """Write all that is queued."""
-        lines, self._waiting = self._waiting, []
-        if not lines or self._files is None:
-            return
-        try:
-            await in_thread(self._files.append, lines)
-        except OSError as error:
-            if not self._faulty:
-                log.error("prompts are not recorded until they can be written: %s", error.strerror)  # noqa: TRY400
-            self._faulty = True
-        else:
-            self._faulty = False
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_INTERVAL)
-            await self.flush()
+    def _lost(self, lines: Sequence[bytes], error: OSError, *, again: bool) -> None:  # noqa: ARG002  they are gone
+        if not again:
+            log.error("prompts are not recorded until they can be written: %s", error.strerror)
 
 
 def _cleared(files: PromptFiles) -> None:
@@ -137,7 +112,3 @@ def _lines(file: Path) -> list[bytes]:
         return [line[:-1] for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     except OSError:
         return []
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

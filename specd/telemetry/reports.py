@@ -1,6 +1,5 @@
 """Request reports: a JSON line for each finished request, in files of bounded size. Never any text."""
 
-import asyncio
 import json
 import logging
 import os
@@ -13,10 +12,9 @@ from prometheus_client.registry import Collector
 
 from policies.drift import Shown
 from specd.config.telemetry import TelemetrySection
-from specd.tasks import ended
+from specd.telemetry.behind import Append, Behind
 from specd.telemetry.families import counter
 from specd.telemetry.finished import Finished
-from specd.threads import in_thread
 
 log: Final = logging.getLogger(__name__)
 
@@ -86,15 +84,13 @@ class ReportFile:
         return self._path.with_name(f"{self._path.name}.{place}")
 
 
-class Reports(Collector):
+class Reports(Behind[str], Collector):
     """Writes reports behind the event loop's back. What cannot be written is counted, said once, and let go."""
 
     def __init__(self, section: TelemetrySection) -> None:
+        super().__init__(interval=_INTERVAL, most=_MOST_WAITING)
         self._file: ReportFile | None = None
-        self._waiting: list[str] = []
         self._counts: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
-        self._fault: str | None = None
-        self._task: asyncio.Task[None] | None = None
         self.configure(section)
 
     def configure(self, section: TelemetrySection) -> None:
@@ -110,11 +106,11 @@ class Reports(Collector):
 
     def finished(self, request: Finished) -> None:
         """Queue its report."""
-        self._put(line_of(request))
+        self._tell(line_of(request))
 
     def updated(self, target_revision: str, draft_revision: str, now: float) -> None:
         """Queue the line that marks an update of the target or the draft."""
-        self._put(
+        self._tell(
             {
                 "t": round(now, 3),
                 "event": "target_update",
@@ -122,33 +118,6 @@ class Reports(Collector):
                 "draft_revision": draft_revision,
             }
         )
-
-    def start(self) -> None:
-        """Write what is queued, twice a second, until `aclose`."""
-        self._task = asyncio.create_task(self._run())
-
-    async def aclose(self) -> None:
-        """Write the rest."""
-        await ended(self._task)
-        await self.flush()
-
-    async def flush(self) -> None:
-        """Write all that is queued."""
-        lines, self._waiting = self._waiting, []
-        if not lines or self._file is None:
-            return
-        try:
-            await in_thread(self._file.append, lines)
-        except OSError as error:
-            self._counts["lost"] += len(lines)
-            if self._fault is None:
-                log.error("request reports are lost, and counted, until they can be written: %s", error)  # noqa: TRY400
-            self._fault = str(error)
-        else:
-            self._counts["written"] += len(lines)
-            if self._fault is not None:
-                log.warning("request reports are written again")
-            self._fault = None
 
     def collect(self) -> Iterator[Metric]:
         """For the registry."""
@@ -159,15 +128,19 @@ class Reports(Collector):
             [((outcome,), count) for outcome, count in self._counts.items()],
         )
 
-    def _put(self, line: dict[str, Any]) -> None:
-        if self._file is None:
-            return
-        if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append(json.dumps(line))
-        else:
+    def _tell(self, line: dict[str, Any]) -> None:
+        if self._file is not None and not self._put(json.dumps(line)):
             self._counts["lost"] += 1
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_INTERVAL)
-            await self.flush()
+    def _append(self) -> Append[str] | None:
+        return None if self._file is None else self._file.append
+
+    def _lost(self, lines: Sequence[str], error: OSError, *, again: bool) -> None:
+        self._counts["lost"] += len(lines)
+        if not again:
+            log.error("request reports are lost, and counted, until they can be written: %s", error)
+
+    def _written(self, lines: Sequence[str], *, again: bool) -> None:
+        self._counts["written"] += len(lines)
+        if again:
+            log.warning("request reports are written again")
