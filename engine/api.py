@@ -1,6 +1,6 @@
 """What crosses the wire between daemon and engine. Imports no torch, so that the control plane starts at once.
 
-Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Foreground, Shutdown in any order.
+Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Move, Shutdown in any order.
 Engine to daemon: Loading*, then Ready or Refused; then StepReport per step, Idle while there is none to take.
 """
 
@@ -296,6 +296,11 @@ class DraftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that layer skip leaves out; None skips every second layer of the middle half."""
 
 
+Share = Literal["alone", "beside", "behind"]
+"""Of the machine: all that it was given; half of its threads, since another engine computes as well; one thread at low
+priority, if that can be taken back, since somebody else serves."""
+
+
 class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """All the engine needs to start."""
 
@@ -329,8 +334,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     verification: Verification = "block"
     costs: StepCosts | None = None
     """What an earlier calibration of this engine found: reckoned with from the start on, and nothing is measured."""
-    background: bool = False
-    """Somebody else serves: load at low priority, if that can be taken back, until `Foreground`."""
+    share: Share = "alone"
+    """Of the machine, until `Move`."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -353,13 +358,15 @@ class Configure(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     verification: Verification = "block"
 
 
-class Foreground(msgspec.Struct, frozen=True, tag=True):
-    """This engine serves from now on."""
+class Move(msgspec.Struct, frozen=True, tag=True):
+    """Take another share of the machine from the next step on."""
+
+    share: Share
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End now; requests in flight are dropped."""
 
 
-ToEngine = Launch | Submit | Cancel | Configure | Foreground | Shutdown
+ToEngine = Launch | Submit | Cancel | Configure | Move | Shutdown
 FromEngine = StepReport | Idle | Loading | Ready | Refused

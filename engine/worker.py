@@ -21,11 +21,11 @@ from engine import exits
 from engine.api import (
     Cancel,
     Configure,
-    Foreground,
     FromEngine,
     Idle,
     Launch,
     Loading,
+    Move,
     Ready,
     Refused,
     Shutdown,
@@ -37,7 +37,7 @@ from engine.budget import CannotServeError, MemoryShortageError
 from engine.core import Engine
 from engine.draft.errors import DraftSettingsError
 from engine.model.support import UnsupportedModelError
-from engine.priority import step_back, step_forward
+from engine.share import Machine
 from engine.start import rest, start
 from engine.wire import WireError, frame, read_to_engine
 
@@ -100,7 +100,6 @@ class Worker:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._inbox = Inbox(sock)
-        self._usual: int | None = None  # niceness, where it is another one now
         self._failures = 0  # of self-checks, in a row
 
     def run(self) -> int:
@@ -108,10 +107,8 @@ class Worker:
         launch = self._first()
         if launch is None:
             return exits.FINE
-        if launch.threads:
-            torch.set_num_threads(launch.threads)
-        if launch.background:
-            self._usual = step_back()
+        machine = Machine(launch.threads)
+        machine.take(launch.share)
         try:
             engine = start(launch, lambda message: self._send(Loading(message)))
         except (UnsupportedModelError, CannotServeError, DraftSettingsError, OSError) as fault:
@@ -127,7 +124,7 @@ class Worker:
             return exits.REFUSED
         self._send(_ready(engine, launch))
         try:
-            self._serve(engine)
+            self._serve(engine, machine)
         except (MemoryError, RuntimeError) as fault:
             code = _exit_code(fault)
             if code is None:
@@ -136,9 +133,9 @@ class Worker:
             return code
         return exits.FINE
 
-    def _serve(self, engine: Engine) -> None:
+    def _serve(self, engine: Engine, machine: Machine) -> None:
         """Until told to end."""
-        while self._take(engine, self._next(engine)):
+        while self._take(engine, machine, self._next(engine)):
             if engine.has_work:
                 self._send(self._step(engine))
 
@@ -188,7 +185,7 @@ class Worker:
         self._send(idle)
         return self._inbox.is_empty
 
-    def _take(self, engine: Engine, messages: list[ToEngine | None]) -> bool:
+    def _take(self, engine: Engine, machine: Machine, messages: list[ToEngine | None]) -> bool:
         """Apply messages. False when it is time to end."""
         for message in messages:
             match message:
@@ -201,8 +198,8 @@ class Worker:
                         engine.configure(policy, draft, verification)
                     except DraftSettingsError as fault:
                         _log.error("settings not taken over, the old ones stay: %s", fault)
-                case Foreground():
-                    step_forward(self._usual)
+                case Move(share=share):
+                    machine.take(share)
                 case Shutdown() | None:
                     return False
                 case Launch():

@@ -287,7 +287,7 @@ class Daemon:
         """From a config to a model that answers."""
         line = self._lines.current
         await line.find()
-        line.start(background=False)
+        line.start("alone")
         self._spawn(line.over())
         await line.read()
         await line.ready()

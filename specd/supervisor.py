@@ -21,14 +21,15 @@ from msgspec import structs
 from engine.api import (
     Cancel,
     Configure,
-    Foreground,
     FromEngine,
     Idle,
     Launch,
     Loading,
+    Move,
     Ready,
     Refused,
     Request,
+    Share,
     Shutdown,
     StepReport,
     Submit,
@@ -187,9 +188,9 @@ class Supervisor:
         """Hand new hot settings to the engine; one that is yet to start takes them from `launch`."""
         self._send(message)
 
-    def to_foreground(self) -> None:
-        """The engine serves from now on, and need not step back any more."""
-        self._send(Foreground())
+    def move(self, share: Share) -> None:
+        """Have the engine take another share of the machine; one that is yet to start takes it from `launch`."""
+        self._send(Move(share))
 
     async def run(self) -> None:
         """Keep an engine running until cancelled.

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from msgspec import structs
 
-from engine.api import Configure, DraftKind, DraftSettings, Launch, Ready
+from engine.api import Configure, DraftKind, DraftSettings, Launch, Ready, Share
 from policies.cost import StepCosts
 from policies.profile import Profile, with_load
 from policies.settings import PolicySettings
@@ -141,7 +141,7 @@ class Line:
         self._silenced: frozenset[DraftKind] = frozenset()
         self._looks_up = False
         self._costs: StepCosts | None = None
-        self._background = False
+        self._share: Share = "alone"
         self._config = config
         self._model: asyncio.Future[ServedModel] = asyncio.get_running_loop().create_future()
         self._run: asyncio.Task[None] | None = None
@@ -197,15 +197,15 @@ class Line:
         self._looks_up = True
         self.configure(self._config())
 
-    def start(self, *, background: bool) -> None:
-        """Start the engine of what was found; background: somebody else serves meanwhile."""
-        self._background = background
+    def start(self, share: Share) -> None:
+        """Start the engine of what was found, with its share of the machine."""
+        self._share = share
         self._run = asyncio.create_task(self.supervisor.run())
 
-    def to_foreground(self) -> None:
-        """It serves from now on: neither this engine nor one that is started after it steps back any more."""
-        self._background = False
-        self.supervisor.to_foreground()
+    def move(self, share: Share) -> None:
+        """Have its engine, and any that is started after it, take another share of the machine."""
+        self._share = share
+        self.supervisor.move(share)
 
     @property
     def runs(self) -> bool:
@@ -266,7 +266,7 @@ class Line:
         launch = launch_of(
             config, self.target, files.path, self._draft(config), self.policy(config), costs=costs
         )
-        return structs.replace(launch, background=self._background)
+        return structs.replace(launch, share=self._share)
 
     def configure(self, config: Config) -> None:
         """Hand hot settings to the engine."""

@@ -75,7 +75,7 @@ class Lines:
 
     def resume(self) -> None:
         """Start the engine of `current` again, and let requests in to it."""
-        self.current.start(background=False)
+        self.current.start("alone")
         self._switched(self.current)
         self.release()
 
@@ -91,7 +91,16 @@ class Lines:
         if line.supervisor.info is not None:
             for observer in self._observers:
                 observer.ready(line.supervisor.info)
+        self.share()
         self._switched(line)
+
+    def share(self) -> None:
+        """Divide the machine: between both while the previous one still has requests."""
+        if self.previous is not None and len(self.previous.supervisor.flights):
+            self.previous.move("beside")
+            self.current.move("beside")
+        else:
+            self.current.move("alone")
 
     def configure(self, config: Config) -> None:
         """Hand hot settings to every engine."""

@@ -215,7 +215,7 @@ class TargetUpdates:
     async def _opened(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
         """Have an engine run it that was checked; what the canary says."""
         try:
-            line.start(background=True)
+            line.start("behind")
             await line.ready()
         except MemoryShortageError as shortage:
             if self._config().model.target.update.room == "beside":
@@ -233,7 +233,7 @@ class TargetUpdates:
         try:
             await self._emptied(old)
             await old.stop(_ENDED)
-            line.start(background=False)
+            line.start("alone")
             await line.ready()
             return await self._judged(line, ruled_out)
         except BaseException:
@@ -280,7 +280,6 @@ class TargetUpdates:
         # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
         self._before = (left.target.model_copy(update={"path": str(left.path.resolve())}), left.draft)
         self._lines.switch(line)
-        line.to_foreground()
         self._lines.release()
         if self._config().model.target.update.in_flight == "rerun":
             left.supervisor.flights.recall()
@@ -312,12 +311,14 @@ class TargetUpdates:
     async def _keep(self, line: Line) -> None:
         """Let the requests in it end, and end it once it has been kept for long enough."""
         await line.supervisor.flights.empty()
+        self._lines.share()
         if line.runs:
             await asyncio.sleep(self._config().model.target.update.keep_seconds)
         await self._drop(line)
 
     async def _drop(self, line: Line) -> None:
         self._lines.previous = None
+        self._lines.share()
         await line.end(_ENDED)
 
     async def _forget_previous(self) -> None:

@@ -19,6 +19,7 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   deaf            do not end when the socket closes
   writes          a text for stderr, at the start
   exit_at         an exit code: end so where a prompt makes it crash
+  shares          a file: each share of the machine that it is given is added as a line, "pid share"
 A prompt that contains one of the tokens below makes trouble at its first step.
 """
 
@@ -36,11 +37,11 @@ from pathlib import Path
 from engine.api import (
     Cancel,
     Configure,
-    Foreground,
     Idle,
     KVUsage,
     Launch,
     Loading,
+    Move,
     Output,
     PhaseSeconds,
     Ready,
@@ -156,6 +157,7 @@ class Engine:
         self.policy, self.max_running = launch.policy, launch.max_running
         sys.stderr.write(self.manners.get("writes", ""))
         sys.stderr.flush()
+        self.took(launch.share)
         self.load(launch)
         while True:
             while select.select([self.sock], [], [], 0 if self.sequences else 0.05)[0]:
@@ -165,6 +167,12 @@ class Engine:
                 self.step()
             else:
                 self.send(Idle(self.steps, KVUsage(free=BLOCKS, used=0)))
+
+    def took(self, share: str) -> None:
+        """A line in the file `shares`."""
+        if "shares" in self.manners:
+            with Path(self.manners["shares"]).open("a") as file:
+                file.write(f"{os.getpid()} {share}\n")
 
     def load(self, launch: Launch) -> None:
         self.send(Loading(f"reading {launch.model_path}"))
@@ -214,8 +222,8 @@ class Engine:
                     del self.sequences[key]
             case Configure():
                 self.policy = message.policy
-            case Foreground():
-                pass
+            case Move(share):
+                self.took(share)
             case Shutdown() | None:
                 while self.manners.get("deaf"):
                     time.sleep(1)

@@ -63,7 +63,14 @@ def held(daemons: Daemons, model: Path) -> Iterator[None]:
 
 def behave(daemons: Daemons, **manners: object) -> None:
     """Of engines that start from now on."""
-    daemons.engine.behave(hold=str(daemons.model.parent / "hold"), **manners)
+    beside = daemons.model.parent
+    daemons.engine.behave(hold=str(beside / "hold"), shares=str(beside / "shares"), **manners)
+
+
+def shares(daemons: Daemons, pid: int) -> list[str]:
+    """Of the machine, that this engine was given one after another."""
+    lines = (daemons.model.parent / "shares").read_text().splitlines()
+    return [share for number, share in map(str.split, lines) if int(number) == pid]
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +120,24 @@ def test_an_update_takes_over_and_requests_end_where_they_began(daemon, daemons,
     assert daemon.status()["model"]["target_revision"] == answer["target_revision"]
     assert f'quantization="none",revision="{answer["target_revision"]}"' in daemon.get("/metrics").text
     assert daemon.get("/v1/models").json()["data"][0]["id"] == "tiny"
+
+
+def test_two_engines_that_compute_divide_the_machine(daemon, daemons, tmp_path):
+    """Test that an engine loads behind the one that serves, that both have a half while the one that was left has
+    requests, and that the other has all once they have ended."""
+    left = daemon.status()["engine"]["pid"]
+    with ThreadPoolExecutor(1) as pool, held(daemons, daemons.model):
+        old = pool.submit(ask, daemon)
+        wait_until(lambda: daemon.status()["load"]["admitted"] == 1, "a request that runs")
+        update(daemon, other_model(tmp_path / "other"))
+        new = daemon.status()["engine"]["pid"]
+        wait_until(lambda: shares(daemons, new) == ["behind", "beside"], "its half")
+        release(daemons)
+        old.result()
+    wait_until(lambda: shares(daemons, new)[-1] == "alone", "all of it")
+    assert shares(daemons, left)[-1] == "beside"
+    rollback(daemon)
+    wait_until(lambda: shares(daemons, left)[-1] == "alone", "all of it, once it serves again")
 
 
 def test_a_rollback_needs_no_start(daemon, tmp_path):

@@ -15,10 +15,10 @@ from engine.api import (
     Cancel,
     Configure,
     DraftSettings,
-    Foreground,
     FromEngine,
     Idle,
     Launch,
+    Move,
     Ready,
     Refused,
     StepReport,
@@ -149,11 +149,11 @@ async def test_a_lack_of_memory_is_told_from_other_refusals(tiny_dir: Path) -> N
 async def test_an_engine_in_the_background_steps_back_and_returns(tiny_dir: Path) -> None:
     """All its threads are nicer while another engine serves, and as before once it serves itself, where that can be
     undone at all."""
-    engine = Engine(structs.replace(launch(tiny_dir), background=True))
+    engine = Engine(structs.replace(launch(tiny_dir), share="behind"))
     await engine.messages_until(Ready)
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     assert niceness(engine.process.pid) == {usual + 10 if may_return() else usual}
-    engine.send(Foreground())
+    engine.send(Move("alone"))
     await engine.messages_until(Idle)
     engine.send(Submit(request("a", [5] * 8)))
     await engine.messages_until(StepReport, finished="a")
