@@ -18,6 +18,7 @@ from policies.settings import PolicySettings
 from specd.bench.prompts import Prompt, prompts
 
 _ROOM: Final = 10  # times the tokens that each gets on average: nobody's text is to end while it is measured
+_BESIDE: Final = 16  # rows of prompts in a step in which others decode already, at least
 _STEP: Final = 36  # what a plain step costs beside its rows, in rows of a prompt, about
 _ROW: Final = 2  # what a text's rows of a step cost, likewise
 _ELSEWHERE: Final = 3.0  # median steps of a policy: one that took longer shows what else the machine did
@@ -103,7 +104,8 @@ def decoding(engine: Engine, batch: Sequence[Ask], tokens: int) -> Iterator[Show
 @contextmanager
 def started(engine: Engine, batch: Sequence[Ask], tokens: int) -> Iterator[None]:
     """While entered, all of the batch decode, and nobody's text ends before they have so many tokens on average."""
-    requests = [ask.request(_ROOM * tokens) for ask in batch]
+    meanwhile = sum(len(ask.prompt) for ask in batch) // _BESIDE  # tokens of the first while the last is read
+    requests = [ask.request(_ROOM * tokens + meanwhile) for ask in batch]
     with engine.lent(Controller(PolicySettings(kind="off"))):
         for request in requests:
             engine.submit(request)
