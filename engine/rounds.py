@@ -10,7 +10,8 @@ from engine.commit import Ending
 from engine.draft.base import Draft
 from engine.draft.match import LONGEST_DRAFT
 from engine.scheduler import Schedule
-from engine.sequence import Sequence, Tally
+from engine.sequence import Sequence
+from engine.tally import Tally
 from policies.base import Account, Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
 
 

@@ -7,6 +7,7 @@ check     whether drafting is faster at this load at all, as measured   policies
 explore   a few drafts for what they show                               policies.exploring
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from policies.settings import PolicySettings
 from policies.standing import FAVOUR, OFF, Standing
 
 _MOST_MADE: Final = 1 << 14  # decisions that are kept
+_MOST_BEHIND: Final = 3  # steps that overlap
 
 
 class Fields(NamedTuple):
@@ -67,7 +69,8 @@ class Adaptive:
         self._check = Check()
         self._steps = 0
         self._ruled_out = 0  # steps in a row in which load or check left no drafts
-        self._chose: bool | None = False  # whether the last step has drafts; None: only for what they show
+        # Whether the last steps have drafts; None: only for what they show.
+        self._chose: deque[bool | None] = deque([False], maxlen=_MOST_BEHIND + 1)
         self._market = Market()
         self._told: Step | None = None
         self._stands: _Stands | None = None
@@ -109,6 +112,7 @@ class Adaptive:
         stands, self._stands = self._stands, None
         if stands is not None and may_stand and stands.holds(requests, allowed):
             self._stands = stands
+            self._chose.append(True)
             self._exploring.earn(stands.seconds, stands.plain)
             return stands.decisions.copy()
         names, classes, options = requests.request, requests.traffic_class, requests.options
@@ -143,10 +147,13 @@ class Adaptive:
         return account(self._told, place)
 
     def observe(self, step: StepSeen) -> None:
-        """Learn from what the step took that was decided last."""
-        if self._chose is not None and step.sequences:
+        """Learn from what a step took that was decided lately."""
+        if step.behind >= len(self._chose):
+            return
+        drafted = self._chose[-1 - step.behind]
+        if drafted is not None and step.sequences:
             reckoned = self._costs.target(step.sequences, step.sequences, step.context)
-            self._check.observe(step, reckoned, drafted=self._chose)
+            self._check.observe(step, reckoned, drafted=drafted)
 
     def forget(self, request: str) -> None:
         """The request has ended."""
@@ -221,7 +228,7 @@ class Adaptive:
     def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> "_Choice":
         """With what is to be tried in the place of what was found."""
         place, k = found.place.copy(), found.k.copy()
-        self._chose = found.rows > 0
+        chose: bool | None = found.rows > 0
         exploring = self._exploring
         exploring.earn(found.seconds, float(batch.prices.step[0]))
         if verdict is not Verdict.LOOK and (
@@ -231,7 +238,8 @@ class Adaptive:
             room = len(batch.prices.step) - 1 - found.rows
             for each in exploring.tries(batch, place, k, room, one=one, gained=gained, step=self._steps):
                 place[each.request], k[each.request], codes[each.request] = each.place, each.k, _PROBE
-                self._chose = self._chose or None
+                chose = chose or None
+        self._chose.append(chose)
         exploring.drafted(batch, place, k, self._steps)
         return _Choice(place, k, codes)
 

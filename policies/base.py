@@ -158,6 +158,7 @@ class StepSeen:
     context: int  # tokens that they attended to, summed over them
     committed: int  # tokens that they gained
     drafting: tuple[Drafting, ...] = ()
+    behind: int = 0  # how many decisions were made since its own, where steps overlap
 
 
 class Policy(Protocol):

@@ -63,6 +63,8 @@ class StepCosts:
     """For each text that decodes, however many rows it has."""
     sizes: tuple[int, ...] = ()
     """Ascending: a step is filled up to the next of these rows, and costs what that costs; a larger one is as it is."""
+    untimed: tuple[str, ...] = ()
+    """Proposers whose drafting nobody times apart from the step; `Drafting.seconds` is 0 for them."""
 
     @classmethod
     def measured(cls, seconds: Iterable[tuple[int, float]], drafts: Mapping[str, DraftCost]) -> "StepCosts":

@@ -5,8 +5,8 @@ A step without prompts in it is taken to take
     curve(rows) + sequence * texts + key * tokens attended to + of each proposer: fixed, levels, nodes, tokens owed
 
 The curve goes straight between knots and never falls. Drafting is timed apart, so what each proposer costs is learned
-apart from the rest. A step with rows of prompts teaches nothing of the target, since such a row costs something else;
-of drafts it teaches as much as any.
+apart from the rest; of those whom nobody times, it is learned with the rest, by what differs between steps. A step with
+rows of prompts teaches nothing of all this, since such a row costs something else, but for the drafts that are timed.
 
 A change of all costs at once, by 1.5, is followed within twice `tracker.LASTING` steps where the noise is below 10 %,
 and within 150 steps whatever the noise.
@@ -66,7 +66,8 @@ class CostModel:
             self._errors.add(step.rows, step.seconds, self.now.of(step))
             changed = self._target.observe(step, took)
         for drafting in step.drafting:
-            changed = self._learn_draft(drafting) or changed
+            if drafting.proposer not in self.now.untimed:
+                changed = self._learn_draft(drafting) or changed
         self._steps += 1
         return (changed or self._steps % _LOOK == 0) and self._look()
 
@@ -87,7 +88,7 @@ class CostModel:
     def _look(self) -> bool:
         """Read anew what has moved."""
         slight = _SLIGHT * self.now.plain
-        drafts = {name: _draft_cost(tracker) for name, tracker in self._drafts.items()}
+        drafts = {name: _read_draft(tracker.now) for name, tracker in self._drafts.items()}
         moved = {name: cost for name, cost in drafts.items() if _differs(cost, self.now.draft(name), slight)}
         target = self._target.read(self.now)
         if target is None and not moved:
@@ -98,27 +99,32 @@ class CostModel:
 
     def _unseen(self, slower: float) -> dict[str, DraftCost]:
         """Those of whom no draft was seen: what is thought of them is so many plain steps."""
-        known = self.now.drafts.items()
-        return {name: cost.times(slower) for name, cost in known if name not in self._drafts}
+        learned = {*self._drafts, *self.now.untimed}
+        return {name: cost.times(slower) for name, cost in self.now.drafts.items() if name not in learned}
 
 
 class _Target:
-    """The target's part of a step: [knots], then a text's, then a key's."""
+    """The target's part of a step: [knots], then four of each draft that nobody times, then a text's, then a key's."""
 
     def __init__(self, start: StepCosts) -> None:
         self._rows = np.array(sorted({*_KNOTS, *start.sizes}), np.float64)
         self._place = {int(rows): place for place, rows in enumerate(self._rows)}
-        costs = start.table(int(self._rows[-1]))[self._rows.astype(np.int64)]
-        together = _TOGETHER * np.array([*costs, start.sequence, start.key])
-        covariance = np.outer(together, together)
-        octaves = np.log2(self._rows)
+        self._untimed = {name: len(self._rows) + 4 * i for i, name in enumerate(start.untimed)}
+        known = [(name, _usual(start.draft(name), start.plain)) for name in start.untimed]
+        drafts = [_amounts(start.draft(name)) for name, _ in known]
+        curve = start.table(int(self._rows[-1]))[self._rows.astype(np.int64)]
+        costs = np.array([*curve, *(cost for draft in drafts for cost in draft), start.sequence, start.key])
+        alone = [*(_ALONE * curve), *(cost for _, usual in known for cost in _OF_DRAFT * usual)]
+        alone += [
+            max(_TEXT * start.plain, _TOGETHER * start.sequence),
+            max(_KEY * start.plain, _TOGETHER * start.key),
+        ]
+        covariance = np.outer(_TOGETHER * costs, _TOGETHER * costs) + np.diag(np.square(alone))
+        octaves, knots = np.log2(self._rows), len(curve)
         near = np.exp(-0.5 * np.square((octaves[:, None] - octaves) / _OCTAVES))
-        covariance[:-2, :-2] += near * np.outer(_APART * costs, _APART * costs)
-        covariance[:-2, :-2] += np.diag(np.square(_ALONE * costs))
-        covariance[-2, -2] += max(_TEXT * start.plain, _TOGETHER * start.sequence) ** 2
-        covariance[-1, -1] += max(_KEY * start.plain, _TOGETHER * start.key) ** 2
-        self._tracker = Tracker(np.array([*costs, start.sequence, start.key]), covariance)
-        self._amounts = np.zeros(len(covariance))
+        covariance[:knots, :knots] += near * np.outer(_APART * curve, _APART * curve)
+        self._tracker = Tracker(costs, covariance)
+        self._amounts = np.zeros(len(costs))
         self._read = self._tracker.now.copy()  # when it was read last
 
     def observe(self, step: StepSeen, took: float) -> bool:
@@ -126,6 +132,9 @@ class _Target:
         amounts = self._amounts
         amounts[:] = 0.0
         self._lay(amounts, step.rows)
+        for drafting in step.drafting if self._untimed else ():
+            if (place := self._untimed.get(drafting.proposer)) is not None:
+                amounts[place : place + 4] = 1.0, drafting.levels, drafting.tokens, drafting.owed
         amounts[-2], amounts[-1] = step.sequences, step.context
         return self._tracker.observe(amounts, took)
 
@@ -142,16 +151,17 @@ class _Target:
 
     def read(self, before: StepCosts) -> StepCosts | None:
         """As it is now; None where that is as good as before."""
-        now = self._tracker.now
+        now, knots = self._tracker.now, len(self._rows)
         apart = np.abs(now - self._read)
         apart[-1] *= 1024.0  # of a text of some length
         if not (apart > np.maximum(_MOVED * self._read, _SLIGHT * before.plain)).any():
             return None
         self._read = now.copy()
-        weights = 1.0 / self._tracker.spread()[:-2]
-        curve = rising(now[:-2], weights)
+        curve = rising(now[:knots], 1.0 / self._tracker.spread()[:knots])
         steps = tuple((rows, cost) for rows, cost in zip(self._place, curve, strict=True))
-        return before.with_steps(steps, sequence=float(now[-2]), key=float(now[-1]))
+        drafts = {name: _read_draft(now[place : place + 4]) for name, place in self._untimed.items()}
+        found = before.with_steps(steps, sequence=float(now[-2]), key=float(now[-1]))
+        return found.with_drafts(drafts) if drafts else found
 
 
 def rising(values: Vector, weights: Vector) -> list[float]:
@@ -168,15 +178,23 @@ def rising(values: Vector, weights: Vector) -> list[float]:
 
 
 def _draft_tracker(known: DraftCost, plain: float) -> Tracker:
-    start = np.array([known.fixed, known.level, known.node, known.owed])
-    usual = max(known.fixed + known.level, _CHEAPEST * plain)
+    start, alone = _amounts(known), _OF_DRAFT * _usual(known, plain)
     together = _TOGETHER * start
-    covariance = np.outer(together, together) + np.diag(np.square(_OF_DRAFT * usual))
-    return Tracker(start if start.any() else _OF_DRAFT * usual, covariance)
+    covariance = np.outer(together, together) + np.diag(np.square(alone))
+    return Tracker(start if start.any() else alone, covariance)
 
 
-def _draft_cost(tracker: Tracker) -> DraftCost:
-    fixed, level, node, owed = tracker.now.tolist()
+def _amounts(cost: DraftCost) -> Vector:
+    return np.array([cost.fixed, cost.level, cost.node, cost.owed])
+
+
+def _usual(known: DraftCost, plain: float) -> float:
+    """Of a draft of one level, about."""
+    return max(known.fixed + known.level, _CHEAPEST * plain)
+
+
+def _read_draft(now: Vector) -> DraftCost:
+    fixed, level, node, owed = now.tolist()
     return DraftCost(level=level, fixed=fixed, node=node, owed=owed)
 
 
