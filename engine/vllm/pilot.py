@@ -38,7 +38,7 @@ R = TypeVar("R")
 def _counted(method: Callable[Concatenate["Pilot", P], R]) -> Callable[Concatenate["Pilot", P], R]:
     """Adds to `Pilot.spent`."""
 
-    def counted(self: "Pilot", *args: P.args, **kwargs: P.kwargs) -> R:
+    def counted(self: "Pilot", /, *args: P.args, **kwargs: P.kwargs) -> R:
         began = now()
         try:
             return method(self, *args, **kwargs)
@@ -68,13 +68,16 @@ class Flight:
 class Pilot:
     """Beside one scheduler of vLLM's."""
 
-    def __init__(self, steering: Steering, link: Link, *, kv_blocks: int) -> None:
+    def __init__(
+        self, steering: Steering, link: Link, *, kv_blocks: int, clock: Callable[[], float] = now
+    ) -> None:
         self.steering = steering
         self.spent = 0.0
         """Seconds in here, since the start."""
         self.steps = 0
         self._link = link
         self._kv_blocks = kv_blocks
+        self._clock = clock
         self._plans: list[Plan] = []
         self._began = 0.0
         self._context = 0
@@ -87,7 +90,7 @@ class Pilot:
     @_counted
     def begin(self, scheduler: Any) -> None:
         """A step is to be scheduled: take orders, and cut drafts to what is worth verifying."""
-        self._began = now()
+        self._began = self._clock()
         self._take_orders()
         decoding = [request for request in scheduler.running if not request.is_prefill_chunk]
         self._context = sum([request.num_tokens for request in decoding])
@@ -119,7 +122,7 @@ class Pilot:
         decodes = sum([rows[plan.text.key] for plan in plans])
         prefill = output.total_num_scheduled_tokens - decodes
         self._flights.append(
-            Flight(output, plans, prefill, self._context, self._decision, self._began, now())
+            Flight(output, plans, prefill, self._context, self._decision, self._began, self._clock())
         )
         for key in output.finished_req_ids:
             self._end(key, "cancelled")  # if it ended by itself, that is known already
@@ -133,7 +136,7 @@ class Pilot:
                 break
         else:
             return None
-        flight.landed = now()
+        flight.landed = self._clock()
         said, places = result.sampled_token_ids, result.req_id_to_index
         unmakeable = output.num_invalid_spec_tokens or {}
         for plan in flight.plans if said else ():
@@ -149,7 +152,7 @@ class Pilot:
         if flight is None:
             return
         self._finish(answers)
-        ended = now()
+        ended = self._clock()
         seconds = ended - (self._ended if self._busy else flight.began)
         self._ended, self._busy = ended, bool(scheduler.running)
         if not flight.output.total_num_scheduled_tokens:
@@ -176,7 +179,7 @@ class Pilot:
             running=running,
             waiting=waiting,
             kv_free=1.0 - scheduler.get_kv_cache_usage(),
-            now=now(),
+            now=self._clock(),
             context=self._context,
             prefill_rows=_prompt_rows(scheduler) if waiting or running > decoding else 0,
         )

@@ -93,6 +93,7 @@ class Text:
     tenant: str
     speculate: bool
     fixed_k: int | None
+    proposer: str | None  # nobody else is to draft for it
     tally: Tally = field(default_factory=Tally)
     run: int = 0  # see _RUNS
     ahead: Decision = _UNDECIDED  # for the draft that is made in the step that runs
@@ -111,6 +112,7 @@ class Text:
             tenant=str(asked.get("specd_tenant", "default")),
             speculate=asked.get("specd_speculate", "auto") != "off",
             fixed_k=max(int(k), 0) if isinstance(k, int | float) else None,
+            proposer=asked.get("specd_proposer"),
         )
 
 
@@ -119,9 +121,7 @@ class Plan(NamedTuple):
 
     text: Text
     decision: Decision
-    offered: Sequence[
-        int
-    ]  # the draft, also what was cut off; tokens are negative where they are not known yet
+    offered: Sequence[int]  # the draft, also what was cut off; negative tokens are not known yet
     drafted: int  # of these, verified
     option: Option | None  # that was offered
 
@@ -259,7 +259,7 @@ class Steering(ABC):
             text.speculate,
             text.fixed_k,
             0,
-            options if text.speculate else (),
+            options if text.speculate and text.proposer in {None, self.drafter.method} else (),
         )
 
     def _decide(self, load: LoadView, views: Sequence[RequestView]) -> list[Decision]:

@@ -38,11 +38,14 @@ _OF_SCHEDULER: Final = (
     "max_model_len",
     "max_num_scheduled_tokens",
     "dynamic_sd_lookup",
+    "vllm_config",
+    "kv_cache_config",
 )
 _OF_REQUEST: Final = (
     "request_id",
     "max_tokens",
     "num_tokens",
+    "num_prompt_tokens",
     "num_output_tokens",
     "num_computed_tokens",
     "spec_token_ids",

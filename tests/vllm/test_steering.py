@@ -1,0 +1,185 @@
+"""Our policy on vLLM's scheduler, without vLLM: what is chosen, cut, learned and reported."""
+
+from statistics import mean
+from types import SimpleNamespace
+
+import pytest
+
+from engine.api import Configure, DraftSettings
+from engine.vllm.steering import Drafter, Steering, matched
+from policies.base import LoadView, Reason
+from policies.cost import StepCosts
+from policies.settings import PolicySettings
+from tests.vllm.fake import FakeRequest, FakeScheduler
+
+_FLAT = StepCosts(steps=((1, 0.010), (2, 0.0101)))
+
+
+def _steps(scheduler: FakeScheduler, count: int) -> list:
+    return [scheduler.step() for _ in range(count)]
+
+
+def _drafted(reports: list, request: str) -> float:
+    return mean(one.drafted for report in reports for one in report.rounds if one.request == request)
+
+
+def test_each_request_gets_its_own_length_by_what_it_has_shown():
+    scheduler = FakeScheduler([FakeRequest("good", 0.95), FakeRequest("bad", 0.05)])
+    reports = _steps(scheduler, 400)[100:]
+    assert _drafted(reports, "good") > 4.0
+    assert _drafted(reports, "bad") < 0.3
+
+
+def test_where_rows_are_dear_nobody_drafts_and_what_lookups_would_have_said_is_still_learned():
+    """Test that a load of half-right lookups is not drafted for, and that the one text that turns to copying is."""
+    dear = StepCosts(steps=((1, 0.010), (64, 0.64)))
+    requests = [FakeRequest(f"r{i}", 0.4) for i in range(16)]
+    scheduler = FakeScheduler(requests, costs=dear)
+    reports = _steps(scheduler, 200)[100:]
+    assert mean(one.drafted for report in reports for one in report.rounds) < 0.05
+    shown = {
+        one.grade: one
+        for one in scheduler.pilot.steering.policy.class_acceptance()
+        if one.proposer == "ngram"
+    }
+    assert shown[0].by_position[0] == pytest.approx(0.4, abs=0.08)
+    assert shown[0].examined > 100.0
+
+
+def test_rounds_are_reported_as_they_were_verified():
+    scheduler = FakeScheduler([FakeRequest("a", 0.9)], costs=_FLAT)
+    for report in _steps(scheduler, 60)[2:]:
+        (one,) = report.rounds
+        assert one.examined - one.accepted in {0, 1}
+        assert one.accepted <= one.examined <= one.drafted <= one.k
+        assert report.rows == 1 + one.drafted
+        assert report.committed == 1 + one.accepted
+        assert report.kv.used == 25
+
+
+def test_an_end_is_told_with_what_became_of_the_drafts():
+    scheduler = FakeScheduler([FakeRequest("a", 0.9, max_tokens=40), FakeRequest("b", 0.9)], costs=_FLAT)
+    reports = _steps(scheduler, 40)
+    (end,) = [output for report in reports for output in report.outputs]
+    rounds = [one for report in reports for one in report.rounds if one.request == "a"]
+    assert (end.id, end.finish) == ("a", "length")
+    assert end.report.tokens == 40
+    assert end.report.rounds == len(rounds)
+    assert sum(end.report.accepted) == sum(one.accepted for one in rounds)
+    assert sum(report.committed for report in reports) == scheduler.requests["b"].num_output_tokens + 40 - 2
+
+
+def test_a_request_that_is_aborted_is_told_of_and_forgotten():
+    scheduler = FakeScheduler([FakeRequest("a", 0.9), FakeRequest("b", 0.9)])
+    _steps(scheduler, 5)
+    scheduler.end(scheduler.requests["a"])
+    (end,) = scheduler.step().outputs
+    assert (end.id, end.finish) == ("a", "cancelled")
+    assert not scheduler.pilot.steering.forget("a")
+
+
+def test_what_a_request_asks_for_in_its_extra_arguments_is_kept_to():
+    def asking(**wishes) -> FakeRequest:
+        name = wishes["specd_id"]
+        return FakeRequest(f"vllm-{name}", 0.9, sampling_params=SimpleNamespace(extra_args=wishes))
+
+    scheduler = FakeScheduler(
+        [
+            asking(specd_id="fixed", specd_k=2, specd_class="code", specd_tenant="x"),
+            asking(specd_id="off", specd_speculate="off"),
+            asking(specd_id="other", specd_proposer="eagle"),
+            asking(specd_id="free"),
+        ],
+        costs=_FLAT,
+    )
+    rounds = [one for report in _steps(scheduler, 60)[20:] for one in report.rounds]
+    by_name = {
+        name: [one for one in rounds if one.request == name] for name in ("fixed", "off", "other", "free")
+    }
+    assert {one.k for one in by_name["fixed"]} == {2}
+    assert {one.traffic_class for one in by_name["fixed"]} == {"code"}
+    assert {(one.drafted, one.reason) for one in by_name["off"]} == {(0, Reason.REQUEST_OFF)}
+    assert {one.drafted for one in by_name["other"]} == {0}
+    assert mean(one.drafted for one in by_name["free"]) > 3.0
+
+
+def test_orders_take_effect_with_the_next_step():
+    scheduler = FakeScheduler([FakeRequest("a", 0.95)], costs=_FLAT)
+    _steps(scheduler, 30)
+    scheduler.link.orders.append(
+        Configure(policy=PolicySettings(kind="static", static_k=2), draft=DraftSettings())
+    )
+    assert {one.k for report in _steps(scheduler, 10) for one in report.rounds} == {2}
+    scheduler.link.orders.append(Configure(policy=PolicySettings(kind="off"), draft=DraftSettings()))
+    reports = _steps(scheduler, 10)
+    assert {one.drafted for report in reports for one in report.rounds} == {0}
+    assert scheduler.step_ks[-1] == 0, "nobody wants drafts: none are made"
+
+
+def test_a_model_that_drafts_is_told_a_step_ahead_and_not_to_draft_where_that_is_lost():
+    good = FakeScheduler([FakeRequest("a", 0.95)], method="eagle", costs=_FLAT)
+    _steps(good, 300)
+    assert mean(good.step_ks[-100:]) > 3.0
+    bad = FakeScheduler([FakeRequest("a", 0.1)], method="eagle", costs=_FLAT)
+    reports = _steps(bad, 300)
+    assert mean(bad.step_ks[-100:]) < 0.3
+    for report in reports:
+        assert all(one.drafted <= one.k for one in report.rounds)
+
+
+def test_a_model_drafts_as_far_as_the_longest_and_each_verifies_its_own():
+    scheduler = FakeScheduler([FakeRequest("good", 0.97), FakeRequest("bad", 0.05)], method="eagle")
+    reports = _steps(scheduler, 500)[200:]
+    assert _drafted(reports, "good") > 2.0
+    assert _drafted(reports, "bad") < 0.5
+    for k, report in zip(scheduler.step_ks[200:], reports[1:], strict=False):
+        assert max(one.drafted for one in report.rounds) <= k
+
+
+def test_what_drafting_costs_is_learned_though_nobody_times_it():
+    """Of a model that takes 2 ms a level, as the fake does."""
+    settings = PolicySettings(kind="static", static_k=3)
+    scheduler = FakeScheduler([FakeRequest("a", 0.6)], method="eagle", settings=settings, costs=_FLAT)
+    for k in range(600):
+        if k % 20 == 0:
+            scheduler.link.orders.append(
+                Configure(policy=PolicySettings(kind="static", static_k=k // 20 % 6), draft=DraftSettings())
+            )
+        scheduler.step()
+    cost = scheduler.pilot.steering.policy.costs
+    assert cost.draft("eagle").of(4, 4) == pytest.approx(0.008, rel=0.4)
+
+
+def test_only_lengths_that_vllm_has_graphs_for_are_drafted():
+    scheduler = FakeScheduler([FakeRequest("a", 0.8)], method="eagle", lengths=(0, 2, 5, 8), costs=_FLAT)
+    _steps(scheduler, 200)
+    assert set(scheduler.step_ks) <= {0, 2, 5, 8}
+
+
+def test_suffix_drafts_are_as_long_as_configured_whatever_the_policy_says():
+    """Test that vLLM's proposers which insist on one length are left alone, and their drafts cut."""
+    scheduler = FakeScheduler([FakeRequest("a", 0.05)], method="suffix")
+    reports = _steps(scheduler, 200)[100:]
+    assert set(scheduler.step_ks) == {8}
+    assert _drafted(reports, "a") < 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "asynchronous", "seen"),
+    [("ngram", False, True), ("ngram", True, False), ("medusa", False, True), ("eagle", False, False)],
+)
+def test_drafts_are_seen_before_the_choice_where_making_them_costs_nothing(method, asynchronous, seen):
+    assert Drafter(method, 4, (4,), asynchronous).is_seen is seen
+
+
+def test_a_step_without_requests_decides_nothing():
+    steering = Steering.of(Drafter("ngram", 4, (0, 4)), PolicySettings(), longest=100)
+    load = LoadView(running=0, waiting=0, kv_free=1.0)
+    assert steering.cut([], load) == []
+    assert steering.decisions == 0
+
+
+def test_matched_counts_what_two_texts_begin_with():
+    assert matched([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert matched([1, 2], [1, 2, 3]) == 2
+    assert matched([], [1]) == 0
