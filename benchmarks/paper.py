@@ -18,6 +18,7 @@ _TITLES: Final = {
     "delivery": "Delivery of alerts while everything fails",
     "updates": "What changes of the target do to its drafts, and who notices",
     "http": "What HTTP and the way to the engine cost",
+    "vllm": "Our policy on vLLM",
     "soak": "Half an hour of everything at once",
     "replay": "Production traffic, scaled down, against the live daemon",
 }

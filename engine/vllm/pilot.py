@@ -153,7 +153,7 @@ class Pilot:
             return
         self._finish(answers)
         ended = self._clock()
-        seconds = ended - (self._ended if self._busy else flight.began)
+        seconds = ended - self._since(flight, ended)
         self._ended, self._busy = ended, bool(scheduler.running)
         if not flight.output.total_num_scheduled_tokens:
             return
@@ -163,6 +163,14 @@ class Pilot:
         if self._link.is_wanted:
             self._link.send(self._report(scheduler, flight, seen))
             self._answers = []
+
+    def _since(self, flight: Flight, ended: float) -> float:
+        """When a step began, as far as its cost goes: what vLLM does between two steps belongs to the second one, up to
+        as long as that takes itself. What is longer is a standstill.
+        """
+        if not self._busy:
+            return flight.began
+        return max(self._ended, flight.began - (ended - flight.began))
 
     def close(self) -> None:
         """vLLM ends."""
