@@ -135,6 +135,14 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """(token, logprob) of the likeliest that can be drawn, falling."""
 
 
+class Foreign(msgspec.Struct, frozen=True):
+    """Of a request that reached the engine past the daemon, which hears of it at its end."""
+
+    traffic_class: str
+    tenant: str
+    temperature: float
+
+
 class Output(msgspec.Struct, frozen=True, kw_only=True):
     """What one step did for one text of a request. The last output of a text carries `finish` and `report`."""
 
@@ -153,6 +161,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     refused: bool = False
     """With finish = "error": the request itself cannot run here; sent again, it would fail again."""
     report: RequestReport | None = None
+    foreign: Foreign | None = None
 
 
 class Round(msgspec.Struct, frozen=True, array_like=True):
@@ -262,6 +271,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Names of those who may draft, in the order in which they were configured."""
     memory: dict[str, int]
     """Bytes by use: "weights", "draft_weights", "kv", "draft_kv", "suffix", "verify"."""
+    foreign: bool = False
+    """Requests reach it past the daemon; see `Foreign`."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

@@ -214,9 +214,8 @@ class Pilot:
     def _end(self, key: str, finish: FinishReason) -> None:
         """A request has ended: say what came of its drafts, with the next report."""
         text = self.steering.forget(key)
-        if text is not None and self._link.is_wanted:
-            report = text.tally.report(text.request.num_prompt_tokens, text.request.num_output_tokens)
-            self._answers.append(Output(id=text.name, tokens=[], finish=finish, report=report))
+        if text is not None and not text.hosted and self._link.is_wanted:
+            self._answers.append(text.ended(finish))
 
     def _report(self, scheduler: Any, flight: Flight, seen: StepSeen) -> StepReport:
         used = round(scheduler.get_kv_cache_usage() * self._kv_blocks)

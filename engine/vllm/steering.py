@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
-from engine.api import Round
+from engine.api import FinishReason, Foreign, Output, Round
 from engine.tally import Tally
 from policies.base import Decision, Drafting, LoadView, Observation, Option, Reason, RequestView, StepSeen
 from policies.controller import Controller
@@ -89,6 +89,7 @@ class Text:
     request: Running
     key: str  # vLLM's id
     name: str  # what others call it
+    hosted: bool  # it was sent by our own engine process, which sees to its end
     traffic_class: str
     tenant: str
     speculate: bool
@@ -108,11 +109,23 @@ class Text:
             request=request,
             key=request.request_id,
             name=str(asked.get("specd_id", request.request_id)),
+            hosted="specd_id" in asked,
             traffic_class=str(asked.get("specd_class", "default")),
             tenant=str(asked.get("specd_tenant", "default")),
             speculate=asked.get("specd_speculate", "auto") != "off",
             fixed_k=max(int(k), 0) if isinstance(k, int | float) else None,
             proposer=asked.get("specd_proposer"),
+        )
+
+    def ended(self, finish: FinishReason) -> Output:
+        """For those who did not send it: that it has ended, and what became of its drafts."""
+        temperature = float(getattr(self.request.sampling_params, "temperature", 0.0))
+        return Output(
+            id=self.name,
+            tokens=[],
+            finish=finish,
+            report=self.tally.report(self.request.num_prompt_tokens, self.request.num_output_tokens),
+            foreign=Foreign(self.traffic_class, self.tenant, temperature),
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
-from engine.api import Idle, Ready, Request, Round, StepReport
+from engine.api import Foreign, Idle, Output, Ready, Request, Round, StepReport
 from policies.drift import Shown
 from specd.restarts import Death
 from specd.telemetry.tally import MAX_POSITIONS
@@ -96,6 +96,7 @@ class Requests:
         self._sinks = sinks
         self._clock = clock
         self._open: dict[str, Finished] = {}
+        self._foreign: dict[str, dict[str, Drafts]] | None = None  # of requests that come past the daemon
         self.pair = ("", "")
         """Of target and draft, for what is submitted now."""
         self.pair_before = ("", "")
@@ -105,8 +106,9 @@ class Requests:
         if self.pair != (target_revision, draft_revision):
             self.pair, self.pair_before = (target_revision, draft_revision), self.pair
 
-    def ready(self, _: Ready) -> None:
-        """A new engine runs nothing yet."""
+    def ready(self, ready: Ready) -> None:
+        """A new engine runs nothing that is known here."""
+        self._foreign = {} if ready.foreign else None
 
     def submitted(self, request: Request, _admitted: float) -> None:
         """It was handed to the engine."""
@@ -121,9 +123,12 @@ class Requests:
     def step(self, report: StepReport) -> None:
         """Count its rounds, then see who has ended."""
         for one in report.rounds:
-            if one.is_evidence and (request := self._open.get(one.request.partition("#")[0])):
-                request.drafts.setdefault(one.proposer, Drafts()).add(one)
+            drafts = self._drafts(one.request.partition("#")[0]) if one.is_evidence else None
+            if drafts is not None:
+                drafts.setdefault(one.proposer, Drafts()).add(one)
         for output in report.outputs:
+            if output.foreign is not None:
+                self._begin_foreign(output, output.foreign)
             if (request := self._open.get(output.id)) is None:
                 continue
             request.tokens += len(output.tokens)
@@ -145,6 +150,26 @@ class Requests:
             for name, request in self._open.items()
             if (request.target_revision, request.draft_revision) != pair
         }
+
+    def _drafts(self, request: str) -> dict[str, Drafts] | None:
+        """Where its rounds are counted; None where nobody wants to know."""
+        if (known := self._open.get(request)) is not None:
+            return known.drafts
+        return None if self._foreign is None else self._foreign.setdefault(request, {})
+
+    def _begin_foreign(self, output: Output, told: Foreign) -> None:
+        drafts = {} if self._foreign is None else self._foreign.pop(output.id, {})
+        tokens = 0 if output.report is None else output.report.tokens
+        self._open[output.id] = Finished(
+            output.id,
+            told.traffic_class,
+            told.tenant,
+            told.temperature,
+            *self.pair,
+            1,
+            tokens=tokens,
+            drafts=drafts,
+        )
 
     def _end(self, request: Finished) -> None:
         del self._open[request.request]

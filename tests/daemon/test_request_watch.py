@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.api import Output, Request, Round, SamplingParams
+from engine.api import Foreign, Output, Ready, Request, Round, SamplingParams
+from engine.tally import Tally
 from policies.drift.losing import Losing
 from specd.alerts.finding import Verdict
 from specd.alerts.lifecycle import State
@@ -33,6 +34,21 @@ class Sink:
 
     def finished(self, request: Finished) -> None:
         self.all.append(request)
+
+
+def _an_engine(*, foreign: bool) -> Ready:
+    return Ready(
+        model_path="/m",
+        model_type="llama",
+        dtype="bfloat16",
+        quantization="none",
+        max_context=64,
+        kv_blocks=4,
+        block_size=16,
+        proposers=("ngram",),
+        memory={},
+        foreign=foreign,
+    )
 
 
 def submitted(requests: Requests, name: str = "r", **values) -> None:
@@ -114,6 +130,27 @@ def test_what_was_in_a_dead_engine_is_forgotten() -> None:
     requests.died(Death("crash", "it crashed", None))
     requests.step(a_step(outputs=[ended()]))
     assert sink.all == []
+
+
+def test_requests_that_came_past_the_daemon_are_known_at_their_end() -> None:
+    """Test that they count as others do, and only where the engine says that there are such requests."""
+    said = Output(
+        id="r",
+        tokens=[],
+        finish="stop",
+        report=Tally().report(4, 9),
+        foreign=Foreign(traffic_class="code", tenant="b", temperature=0.5),
+    )
+    for foreign, examined in ((True, [(2, 2, 2)]), (False, [])):
+        sink = Sink()
+        requests = Requests(sink)
+        requests.set_identity("t1", "d1")
+        requests.ready(_an_engine(foreign=foreign))
+        requests.step(a_step([a_round("r"), a_round("r")]))
+        requests.step(a_step(outputs=[said]))
+        (request,) = sink.all
+        assert (request.traffic_class, request.temperature, request.tokens) == ("code", 0.5, 9)
+        assert [shown.examined for shown in request.shown()] == examined
 
 
 def test_an_update_leaves_requests_to_the_pair_that_they_began_with() -> None:
