@@ -115,7 +115,7 @@ class Pilot:
         """vLLM has scheduled a step, and may have left some of those waiting that were to decode."""
         rows, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
         plans = [
-            plan._replace(drafted=len(drafts.get(plan.text.key, ())))
+            plan.verifying(len(drafts.get(plan.text.key, ())))
             for plan in self._plans
             if plan.text.key in rows
         ]

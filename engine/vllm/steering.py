@@ -138,6 +138,10 @@ class Plan(NamedTuple):
     drafted: int  # of these, verified
     option: Option | None  # that was offered
 
+    def verifying(self, drafted: int) -> "Plan":
+        """The plan, as far as vLLM has scheduled it."""
+        return self if drafted == self.drafted else self._replace(drafted=drafted)
+
 
 class Shown(NamedTuple):
     """What came of a plan. `examined` and `accepted` are of the tokens that were verified."""
@@ -212,9 +216,10 @@ class Steering(ABC):
         drafted = plan.drafted - unmakeable
         accepted = min(max(len(said) - 1, 0), drafted)
         examined = min(accepted + 1, drafted)
-        plan.text.tally.add(plan.decision.k, self.drafter.method, drafted, examined, accepted)
+        if not plan.text.hosted:
+            plan.text.tally.add(plan.decision.k, self.drafter.method, drafted, examined, accepted)
         evidence = self._evidence(plan, said, drafted, examined, accepted)
-        return Shown(plan._replace(drafted=drafted), examined, accepted, evidence)
+        return Shown(plan.verifying(drafted), examined, accepted, evidence)
 
     def observe(self, shown: Sequence[Shown], step: StepSeen) -> None:
         """Have the policy learn from a step that is done."""
