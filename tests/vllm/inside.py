@@ -95,6 +95,7 @@ def _shown(model: str, ear: Ear) -> dict[str, Any]:
     )
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     found: dict[str, Any] = {"scheduler": type(scheduler).__qualname__, "versions": _versions()}
+    found["by position"] = _by_position(scheduler.vllm_config)
     ear.tell(PolicySettings(kind="off"))
     plain = _texts(llm)
     before = len(ear.reports())
@@ -123,6 +124,22 @@ def _shown(model: str, ear: Ear) -> dict[str, Any]:
 def _versions() -> str | None:
     versions.PINNED = ("0.1.0",)
     return versions.unsupported_version(versions.installed())
+
+
+def _by_position(config: Any) -> list[float]:
+    """What our counter has after two drafts, of three tokens and of one."""
+    from prometheus_client import REGISTRY  # noqa: PLC0415
+    from vllm.v1.metrics.stats import SchedulerStats  # noqa: PLC0415
+    from vllm.v1.spec_decode.metrics import SpecDecodingStats  # noqa: PLC0415
+
+    from engine.vllm.counters import NAME, DraftedPerPosition  # noqa: PLC0415
+
+    drafted = SpecDecodingStats.new(4)
+    drafted.observe_draft(num_draft_tokens=3, num_accepted_tokens=1)
+    drafted.observe_draft(num_draft_tokens=1, num_accepted_tokens=1)
+    DraftedPerPosition(config).record(SchedulerStats(spec_decoding_stats=drafted), None)
+    found = [each for family in REGISTRY.collect() if family.name == NAME for each in family.samples]
+    return [each.value for each in found if each.name.endswith("_total")]
 
 
 def _texts(llm: Any, wishes: dict[str, Any] | None = None) -> list[list[int]]:

@@ -65,5 +65,9 @@ def test_a_request_has_its_own_length_class_and_name(shown):
     assert 0 < shown["asked k"] <= 2
 
 
+def test_drafted_tokens_are_counted_by_position_for_vllms_own_metrics(shown):
+    assert shown["by position"] == [2, 1, 1]
+
+
 def test_another_version_would_be_refused(shown):
     assert "is not one that specd was tried with (0.1.0)" in shown["versions"]
