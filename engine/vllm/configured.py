@@ -30,15 +30,17 @@ def socket_of(vllm_config: Any) -> str:
 
 def policy_of(vllm_config: Any) -> PolicySettings:
     """What to begin with, until a listener says otherwise. Raises ConfigurationError."""
-    given = _additional(vllm_config).get(POLICY_KEY)
+    given, where = _additional(vllm_config).get(POLICY_KEY), POLICY_KEY
     try:
-        if given is not None:
-            return msgspec.convert(given, PolicySettings)
-        text = os.environ.get(POLICY_VARIABLE)
-        return PolicySettings() if text is None else msgspec.json.decode(text, type=PolicySettings)
+        if given is None:
+            given, where = msgspec.json.decode(os.environ.get(POLICY_VARIABLE) or "{}"), POLICY_VARIABLE
+        settings = msgspec.convert(given, PolicySettings)
     except msgspec.MsgspecError as fault:
-        where = POLICY_KEY if given is not None else POLICY_VARIABLE
         raise ConfigurationError(f"{where} is not a policy: {fault}; docs/vllm.md lists its keys") from None
+    unknown = [*_unknown(given, settings), *_unknown(given.get("load", {}), settings.load)]
+    if unknown:
+        raise ConfigurationError(f"{where} has no key {unknown[0]}; docs/vllm.md lists its keys")
+    return settings
 
 
 def drafter_of(vllm_config: Any, most: int, table: list[int] | None) -> Drafter:
@@ -86,6 +88,10 @@ def _lengths(vllm_config: Any, most: int, table: list[int] | None) -> tuple[int,
         return (most,)
     captures = vllm_config.device_config.device_type != "cpu" and not vllm_config.model_config.enforce_eager
     return tuple(sorted({most, *(table or ())[1:]})) if captures else tuple(range(most + 1))
+
+
+def _unknown(given: Mapping[str, Any], settings: Any) -> list[str]:
+    return [key for key in given if not hasattr(settings, key)]
 
 
 def _additional(vllm_config: Any) -> Mapping[str, Any]:

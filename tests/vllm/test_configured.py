@@ -49,6 +49,12 @@ def test_a_policy_that_is_none_is_refused_with_where_it_stands(wrong):
         policy_of(_config(specd_policy=wrong))
 
 
+@pytest.mark.parametrize("wrong", [{"kmax": 3}, {"load": {"off": 3}}])
+def test_a_key_that_there_is_not_is_named(wrong):
+    with pytest.raises(ConfigurationError, match="specd_policy has no key (kmax|off)"):
+        policy_of(_config(specd_policy=wrong))
+
+
 def test_the_socket_is_named_by_either(monkeypatch):
     monkeypatch.delenv("SPECD_VLLM_SOCKET", raising=False)
     assert socket_of(_config()) == ""
