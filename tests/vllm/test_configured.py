@@ -51,7 +51,7 @@ def test_a_policy_that_is_none_is_refused_with_where_it_stands(wrong):
 
 @pytest.mark.parametrize("wrong", [{"kmax": 3}, {"load": {"off": 3}}])
 def test_a_key_that_there_is_not_is_named(wrong):
-    with pytest.raises(ConfigurationError, match="specd_policy has no key (kmax|off)"):
+    with pytest.raises(ConfigurationError, match=r"specd_policy has no key (kmax|off)"):
         policy_of(_config(specd_policy=wrong))
 
 
