@@ -13,7 +13,8 @@ class Switched(SpecdScheduler):
     def hand_to(self, k: int | None) -> None:
         """None: to our policy; else to vLLM, with this length for every batch size, as its own table has it."""
         self.steered = k is None
-        self.dynamic_sd_lookup = None if k is None else [k] * (self.max_num_running_reqs + 1)
+        k = self.num_spec_tokens if k is None else k
+        self.dynamic_sd_lookup = [k] * (self.max_num_running_reqs + 1)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """See vLLM."""

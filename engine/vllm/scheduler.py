@@ -24,11 +24,17 @@ class _Steered:
     """What is added to a scheduler class of vLLM's. Raises UnknownVersionError for one that is not known."""
 
     pilot: Pilot
+    dynamic_sd_lookup: list[int] | None
+    num_spec_tokens: int
+    max_num_running_reqs: int
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         require(Scheduler, SchedulerOutput, ModelRunnerOutput, Request)
         super().__init__(*arguments, **named)
         self.pilot = _pilot_of(self)
+        if self.dynamic_sd_lookup is None and len(self.pilot.steering.drafter.lengths) > 1:
+            # Without a table vLLM takes all drafts for equally long, and fills up those of newcomers that have none.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.max_num_running_reqs + 1)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """See vLLM."""

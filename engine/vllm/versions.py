@@ -36,6 +36,7 @@ _OF_SCHEDULER: Final = (
     "requests",
     "num_spec_tokens",
     "max_model_len",
+    "max_num_running_reqs",
     "max_num_scheduled_tokens",
     "dynamic_sd_lookup",
     "vllm_config",

@@ -34,7 +34,7 @@ class _Request:
 class _Scheduler:
     def __init__(self):
         self.running = self.waiting = self.requests = self.num_spec_tokens = self.max_model_len = None
-        self.max_num_scheduled_tokens = self.dynamic_sd_lookup = None
+        self.max_num_scheduled_tokens = self.max_num_running_reqs = self.dynamic_sd_lookup = None
         self.vllm_config = self.kv_cache_config = None
 
     def schedule(self, throttle_prefills=False): ...
