@@ -13,13 +13,11 @@ EXTENSION: Final = 30.0
 _LONGEST: Final = 5.0
 
 
-async def heartbeat(
-    notifier: Notifier, lines: Lines, status: Callable[[], str], loads: Callable[[], bool]
-) -> None:
+async def heartbeat(notifier: Notifier, lines: Lines, status: Callable[[], str]) -> None:
     """Tell how things are; feed the watchdog only while the engine lives.
 
     A start of the engine is life as well: it is bounded by engine.start_seconds. An engine that fails again and again
-    is not. loads: whether the first model does.
+    is not.
     """
     interval = min(_LONGEST, (notifier.watchdog_seconds or _LONGEST * 3) / 3)
     seen = -1
@@ -28,7 +26,7 @@ async def heartbeat(
         starts = supervisor.state in {EngineState.STARTING, EngineState.DOWN} or lines.held
         if supervisor.signs_of_life != seen or starts:
             notifier.watchdog()
-        if loads():
+        if not notifier.started:
             notifier.extend(EXTENSION)
         notifier.status(status())
         seen = supervisor.signs_of_life

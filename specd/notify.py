@@ -4,7 +4,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Final, Self
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ class Notifier:
         self._address = address
         self.watchdog_seconds = watchdog_seconds
         """How often at least `watchdog` must be called; None when nobody counts."""
+        self.started = False
+        """Whether the start has ended: `ready` was called."""
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Self:
@@ -36,12 +39,21 @@ class Notifier:
         return self._address is not None
 
     def ready(self) -> None:
-        """Started, or done with a reload."""
+        """The start has ended."""
+        self.started = True
         self._send("READY=1", patience=_PATIENCE)
 
-    def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
+    @contextmanager
+    def reload(self) -> Iterator[None]:
+        """While one goes on. During the start nothing is said of it: the end of a reload is told as that of a start."""
+        if not self.started:
+            yield
+            return
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            yield
+        finally:
+            self.ready()
 
     def stopping(self) -> None:
         """The end begins."""

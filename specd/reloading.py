@@ -12,6 +12,7 @@ from specd.config.layers import Loaded, fingerprint
 from specd.config.reload import Change, ineffective, plan_reload, without_restarts
 from specd.config.schema import Config
 from specd.errors import ReloadRefusedError, UserError
+from specd.notify import Notifier
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,11 @@ class Reloader:
         self._lock = asyncio.Lock()
         self.last = Attempt("start", clock())
 
+    @property
+    def config(self) -> Config:
+        """The one in force."""
+        return self.loaded.config
+
     async def reload(self, trigger: Trigger, *, partial: bool = False) -> Reloaded:
         """Raises `UserError` when the old config is kept, `ReloadRefusedError` if only a restart helps. partial: keys
         that need one wait for it, and the others are taken over.
@@ -113,7 +119,7 @@ class Reloader:
         return await self._put_in_force(possible, pending)
 
     async def _put_in_force(self, new: Loaded, pending: tuple[Change, ...] = ()) -> Reloaded:
-        changes = plan_reload(self.loaded.config, new.config)
+        changes = plan_reload(self.config, new.config)
         notes = ineffective(self.loaded, new)
         await self._take_over(new.config)
         self.loaded = new
@@ -122,6 +128,36 @@ class Reloader:
     def _note(self, attempt: Attempt) -> None:
         self.last = attempt
         self._outcome(attempt)
+
+
+class Reloads:
+    """Reloads as whoever asks for one has them: told to the service manager, and to who looks for causes later."""
+
+    def __init__(
+        self, reloader: Reloader, notifier: Notifier, reconfigured: Callable[[Reloaded], None]
+    ) -> None:
+        """reconfigured: told of each that was good."""
+        self._reloader = reloader
+        self._notifier = notifier
+        self._reconfigured = reconfigured
+
+    async def reload(self, trigger: Trigger, partial: bool = False) -> Reloaded:
+        """As the reloader does."""
+        with self._notifier.reload():
+            reloaded = await self._reloader.reload(trigger, partial=partial)
+            self._reconfigured(reloaded)
+            return reloaded
+
+    async def set(self, trigger: Trigger, values: Mapping[str, Any]) -> Reloaded:
+        """As the reloader does."""
+        reloaded = await self._reloader.set(trigger, values)
+        self._reconfigured(reloaded)
+        return reloaded
+
+    async def by_signal(self) -> None:
+        """A signal has no answer: what is wrong is in the log, the metrics and an alert."""
+        with contextlib.suppress(UserError):
+            await self.reload("SIGHUP")
 
 
 async def watch(

@@ -34,7 +34,7 @@ from specd.models.profile import find_profile
 from specd.models.resolve import resolve_target
 from specd.serving import ServedModel, load_served
 from specd.store import heads_dir
-from specd.supervisor import EngineFailedError, Limits, Supervisor
+from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -158,6 +158,17 @@ class Line:
         """The model, once its files have been read."""
         read = self._model.done() and not self._model.cancelled() and self._model.exception() is None
         return self._model.result() if read else None
+
+    def unready(self) -> str | None:
+        """Why it would not answer now, if so."""
+        match self.supervisor.state:
+            case EngineState.READY if self.known is not None:
+                return None
+            case EngineState.DOWN | EngineState.FAILING:
+                death = self.supervisor.last_death
+                return f"the engine stopped ({death.text if death else 'unknown'}) and is started again"
+            case _:
+                return f"the model is loading: {self.supervisor.loading}".rstrip(": ")
 
     async def model(self) -> ServedModel:
         """The model, waiting for its files to be read. Raises `UnservedError` if that never comes."""

@@ -139,6 +139,18 @@ async def test_a_reload_moves_the_daemon_to_another_name(daemons, broker):
     wait_until(lambda: daemon.status()["mqtt"]["broker"] is None)
 
 
+def test_the_receiver_that_a_broker_brings_along_outlives_a_reload_that_is_refused(daemons, broker, tmp_path):
+    """Test that alerts still go to the broker after a reload to a target that there is not."""
+    daemon = daemons.start(f'[mqtt]\nurl = "{broker.url}"\nnode = "refuses"\n').ready()
+    before = daemon.get("/admin/v1/alerts").json()["receivers"]
+    assert [receiver["name"] for receiver in before] == ["mqtt"]
+    config = daemon.config_file.read_text()
+    gone = config.replace(json.dumps(str(daemons.model)), json.dumps(str(tmp_path / "gone")))
+    daemon.config_file.write_text(gone)
+    assert daemon.post_admin("/admin/v1/reload").status_code == 422
+    assert daemon.get("/admin/v1/alerts").json()["receivers"] == before
+
+
 def test_a_password_that_cannot_be_read_is_the_users_mistake(daemons, tmp_path):
     """Test that the daemon does not start without a secret that the config names, and says which key is at fault."""
     gone = json.dumps(str(tmp_path / "gone"))

@@ -1,0 +1,31 @@
+"""From a config to a model that answers, while the doors are open already."""
+
+from collections.abc import Callable
+
+from specd.banner import example
+from specd.life import Life
+from specd.notify import Notifier
+from specd.parts import Parts
+from specd.reloading import watch as watch_config
+from specd.target.watch import watch
+
+
+async def bring_up(
+    parts: Parts, life: Life, notifier: Notifier, url: str, say: Callable[[str], None]
+) -> None:
+    """Then watch what may change. url: of the inference listener. Raises `UserError` where the model cannot be had."""
+    line = parts.lines.current
+    await line.find()
+    line.start("alone")
+    life.spawn(line.over())
+    await line.read()
+    await line.ready()
+    config = parts.reloader.config
+    parts.watchers.identify(line, config)
+    await parts.watchers.alarm.manager.judge(line.findings(config))
+    life.spawn(parts.updates.check_start())
+    parts.healer.go_on(line)
+    life.spawn(watch(lambda: parts.reloader.config.model.target, parts.updates.replace))
+    life.spawn(watch_config(parts.reloader, parts.reloads.reload))
+    notifier.ready()
+    say(f"ready, for example:\n  {example(url, await line.model(), keyed=parts.doors.keys.required)}")
