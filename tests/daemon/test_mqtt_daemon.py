@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 
+import httpx2
 import pytest
 
 from tests.daemon.daemon_process import wait_until
@@ -147,7 +148,7 @@ def test_the_receiver_that_a_broker_brings_along_outlives_a_reload_that_is_refus
     config = daemon.config_file.read_text()
     gone = config.replace(json.dumps(str(daemons.model)), json.dumps(str(tmp_path / "gone")))
     daemon.config_file.write_text(gone)
-    assert daemon.post_admin("/admin/v1/reload").status_code == 422
+    assert httpx2.post(f"{daemon.admin}/admin/v1/reload", timeout=20).status_code == 422
     assert daemon.get("/admin/v1/alerts").json()["receivers"] == before
 
 
