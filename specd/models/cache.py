@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,8 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write through a rename, so that a reader sees the old text or the new one."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    """Write through a rename, so that a reader sees the old text or the new one, whoever else writes at the time."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(value)) + b"\n")
     draft.replace(path)
 

@@ -1,12 +1,14 @@
 """What the pair that is served is called, and what is remembered of it."""
 
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from specd.config.schema import DraftSection
 from specd.config.target import TargetSection
-from specd.models.cache import HashCache
+from specd.models.cache import HashCache, write_json
 from specd.models.drafts import Drafts, find_drafts
 from specd.serving import load_served
 from tests.daemon.conftest import write_served_model
@@ -18,6 +20,17 @@ def test_hashes_are_kept_in_the_cache_directory(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("SPECD_CACHE_DIR", str(cache))
     load_served(TargetSection(), write_served_model(tmp_path / "model"), Drafts(("ngram",)))
     assert [path.name for path in cache.iterdir()] == ["hashes.json"]
+
+
+def test_what_is_written_by_many_at_once_is_always_whole(tmp_path: Path) -> None:
+    """Test that threads, whose process has one number, do not write into each other's drafts of a file."""
+    file, value = tmp_path / "hashes.json", {f"/models/{number}": "0" * 64 for number in range(200)}
+    with ThreadPoolExecutor(8) as pool:
+        written = [pool.submit(write_json, file, value) for _ in range(200)]
+        for each in written:
+            each.result()
+            assert json.loads(file.read_bytes()) == value
+    assert [path.name for path in tmp_path.iterdir()] == ["hashes.json"]
 
 
 @pytest.mark.parametrize(
