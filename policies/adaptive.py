@@ -102,19 +102,29 @@ class Adaptive:
         """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe."""
         return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
 
-    def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
-        """One decision for each request. Where nothing is new since the last step, what was decided then stands."""
-        self._steps += 1
-        verdict = self._verdict(allowed)
-        may_stand = (
-            verdict is Verdict.DRAFT and not self._ruled_out and _unbound(allowed, self._settings.k_max)
-        )
+    def stood(self, requests: Fields, rows: int) -> list[Decision] | None:
+        """What was decided last, for requests that nothing holds back in a step of so many rows, their drafts left out;
+        None where anything is new since then, or somebody is to be probed: `decide` is to be asked then.
+        """
         stands, self._stands = self._stands, None
-        if stands is not None and may_stand and stands.holds(requests, allowed):
-            self._stands = stands
-            self._chose.append(True)
-            self._exploring.earn(stands.seconds, stands.plain)
-            return stands.decisions.copy()
+        if (
+            stands is None
+            or not stands.holds(requests, rows)
+            or self._check.verdict(len(requests.request)) is not Verdict.DRAFT
+            or not self._exploring.may_pass(stands.of, stands.idle)
+        ):
+            return None
+        self._stands = stands
+        self._steps += 1
+        self._chose.append(self._chose[-1])
+        self._exploring.earn(stands.seconds, stands.plain)
+        return stands.decisions.copy()
+
+    def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
+        """One decision for each request."""
+        self._steps += 1
+        self._stands = None
+        verdict = self._verdict(allowed)
         names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
@@ -136,9 +146,12 @@ class Adaptive:
         if verdict is not Verdict.DRAFT:
             text = self._check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
-        if may_stand and found.k.all() and not (choice.code == _PROBE).any():
+        if verdict is Verdict.DRAFT and self._is_free(allowed) and not (choice.code == _PROBE).any():
             seconds = found.seconds, float(prices.step[0])
-            self._stands = _Stands(names, classes, options, allowed.rows, *seconds, decisions.copy())
+            idle = np.flatnonzero(choice.k == 0)
+            self._stands = _Stands(
+                names, classes, options, allowed.rows, *seconds, batch, idle, decisions.copy()
+            )
         return self._held_back(decisions, found.k, allowed)
 
     def account(self, place: int) -> Account:
@@ -158,6 +171,11 @@ class Adaptive:
     def forget(self, request: str) -> None:
         """The request has ended."""
         self._standing.forget(request)
+
+    def _is_free(self, allowed: Allowed) -> bool:
+        """Whether nothing holds the drafts of a step back."""
+        unbound = allowed.bound is None and bool(allowed.trees.all())
+        return unbound and int(allowed.most.min()) >= self._settings.k_max
 
     def _verdict(self, allowed: Allowed) -> Verdict:
         verdict = self._check.verdict(allowed.sequences)
@@ -277,13 +295,8 @@ class Adaptive:
         return decisions
 
 
-def _unbound(allowed: Allowed, k_max: int) -> bool:
-    """Whether nothing holds the drafts of a step back."""
-    return allowed.bound is None and bool(allowed.trees.all()) and int(allowed.most.min()) >= k_max
-
-
 class _Stands(NamedTuple):
-    """What was decided for a batch in which all draft, and for what."""
+    """What was decided for a batch that nothing holds back, and for what."""
 
     request: tuple[str, ...]
     traffic_class: tuple[str, ...]
@@ -291,15 +304,17 @@ class _Stands(NamedTuple):
     rows: int  # of the step, without these requests' drafts
     seconds: float  # that the step was reckoned to take
     plain: float  # without drafts
+    of: Batch
+    idle: Ints  # places of those that do not draft
     decisions: list[Decision]
 
-    def holds(self, requests: Fields, allowed: Allowed) -> bool:
+    def holds(self, requests: Fields, rows: int) -> bool:
         """Whether the next step is like it."""
         return (
             requests.options == self.options
             and requests.request == self.request
             and requests.traffic_class == self.traffic_class
-            and allowed.rows == self.rows
+            and rows == self.rows
         )
 
 

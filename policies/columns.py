@@ -111,8 +111,11 @@ def _placed(shape: tuple[int, int], at: tuple[Ints, Ints], values: Ints) -> Ints
 
 def gains(table: Floats, columns: Columns, levels: Ints, most: int) -> Floats:
     """[most, O, b] tokens that each level of an option adds; none beyond its `levels` [O, b]."""
-    position = np.minimum(np.arange(most), table.shape[1] - 1)
-    found = np.ascontiguousarray(table[columns.slot][..., position].cumprod(axis=2).transpose(2, 0, 1))
+    rates, last = table.take(columns.slot, axis=0), table.shape[1] - 1
+    found = np.empty((most, *levels.shape))
+    found[0] = rates[..., 0]
+    for level in range(1, most):
+        np.multiply(found[level - 1], rates[..., min(level, last)], out=found[level])
     if int(levels.min()) < most:
         beyond: Bools = np.arange(most)[:, None, None] >= levels
         found[beyond] = 0.0

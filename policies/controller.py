@@ -58,6 +58,11 @@ class _Ceilings(NamedTuple):
     of_load: Decision
     of_tenants: Mapping[int, Cap]  # by place
 
+    @property
+    def are_none(self) -> bool:
+        """Whether load and tenants hold nothing back."""
+        return self.limit.state is LoadState.FULL and self.limit.bound is None and not self.of_tenants
+
     def of(self, place: int) -> Decision:
         """By load and tenant."""
         return _lower(self.of_load, self.of_tenants.get(place))
@@ -209,11 +214,19 @@ class Controller(Policy):
         """Those who leave it to the policy, all at once; the others as they ask."""
         fields, count = Fields(*zip(*requests, strict=True)), len(requests)
         if all(fields.speculate) and not any(fields.forced) and fields.fixed_k.count(None) == count:
-            allowed = ceilings.allowed(load, fields, range(count), sequences=count, drafted=0)
-            self._decisions, self._places = self._adaptive.decide(fields, allowed), range(count)
+            self._decisions, self._places = self._decided(load, fields, ceilings), range(count)
         else:
             self._decide_apart(load, requests, ceilings)
         return self._decisions
+
+    def _decided(self, load: LoadView, fields: Fields, ceilings: "_Ceilings") -> list[Decision]:
+        count = len(fields.request)
+        if ceilings.are_none and min(fields.remaining_tokens) > self._k_max:
+            stood = self._adaptive.stood(fields, load.prefill_rows + count)
+            if stood is not None:
+                return stood
+        allowed = ceilings.allowed(load, fields, range(count), sequences=count, drafted=0)
+        return self._adaptive.decide(fields, allowed)
 
     def _decide_apart(self, load: LoadView, requests: Sequence[RequestView], ceilings: "_Ceilings") -> None:
         """Where some ask for something of their own."""

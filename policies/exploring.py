@@ -62,6 +62,7 @@ class Exploring:
         self._seen: Sequence[str] = ()
         self._seen_classes: Ints = np.zeros(0, dtype=np.intp)  # of the last batch
         self._purse = PURSE  # plain steps
+        self._short = 0.0  # plain steps that a probe costs for which there was not enough in the purse
         self.configure(settings)
 
     def configure(self, settings: PolicySettings) -> None:
@@ -81,6 +82,19 @@ class Exploring:
         look = self._look(batch, chosen, k, room, gained=gained, step=step)
         return found if look is None else [*found, look]
 
+    def may_pass(self, batch: Batch, idle: Ints) -> bool:
+        """Whether nobody of the requests at these places is due for a probe that can be paid for. Then they wait for
+        another step.
+        """
+        if len(idle):
+            rows = batch.rows[idle]
+            waited = self._standing.idle[rows] + 1
+            due = waited >= self._every
+            if due.any() and self._affords(self._short) and (batch.levels[:, idle[due]] > 0).any():
+                return False
+            self._standing.idle[rows] = waited
+        return True
+
     def _probes(self, batch: Batch, idle: Bools, room: int, *, one: bool) -> list[Try]:
         """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked. room:
         rows that are left.
@@ -95,11 +109,18 @@ class Exploring:
         due = np.flatnonzero(waiting)
         found: list[Try] = []
         drafting: set[int] = set()
+        self._short = 0.0
         for i in due[np.argsort(-waited[batch.rows[due]], kind="stable")].tolist():
             place = self._stalest(batch, i, np.flatnonzero(batch.levels[:, i] > 0))
             k = _fitting(batch, i, place, min(self._k, int(batch.levels[place, i])), room)
-            if not k or not self._pays(batch, i, place, k, drafting, lost=0.0):
+            if not k:
                 break
+            cost = _cost(batch, i, place, k, drafting)
+            if not self._affords(cost):
+                self._short = cost
+                break
+            self._purse -= cost
+            drafting.add(int(batch.columns.proposer[place, i]))
             room -= _rows(batch, i, place, k)
             found.append(Try(i, place, k))
             if one:
@@ -125,8 +146,12 @@ class Exploring:
         place = self._stalest(batch, i, np.flatnonzero(others))
         room += _rows(batch, i, int(chosen[i]), int(k[i]))
         levels = _fitting(batch, i, place, min(max(int(k[i]), self._k), int(batch.levels[place, i])), room)
-        if not levels or not self._pays(batch, i, place, levels, set(), lost=gained):
+        if not levels:
             return None
+        cost = _cost(batch, i, place, levels, set()) + gained / float(batch.prices.step[0])
+        if not self._affords(cost):
+            return None
+        self._purse -= cost
         self._looked[of_class] = step
         return Try(i, place, levels)
 
@@ -147,20 +172,6 @@ class Exploring:
         self._room(int(arms.max()))
         return int(places[self._tried[self._class(batch.classes[i]), arms].argmin()])
 
-    def _pays(self, batch: Batch, i: int, place: int, k: int, drafting: set[int], *, lost: float) -> bool:
-        """Whether the purse has what this costs, beside others by those who are `drafting` for a try already."""
-        columns, prices = batch.columns, batch.prices
-        p, rows = int(columns.proposer[place, i]), _rows(batch, i, place, k)
-        seconds = rows * (prices.row(0) + prices.node[p]) + columns.owed[place, i] * prices.owed[p] + lost
-        if p not in drafting:
-            seconds += prices.fixed[p] + k * prices.level[p]
-        cost = float(seconds / prices.step[0])
-        if not self._affords(cost):
-            return False
-        self._purse -= cost
-        drafting.add(p)
-        return True
-
     def _affords(self, cost: float) -> bool:
         """Whether the purse has so much, in plain steps, or is as full as can be."""
         return cost <= self._purse or self._purse >= PURSE
@@ -179,6 +190,16 @@ class Exploring:
     def _room(self, arm: int) -> None:
         while arm >= self._tried.shape[1]:
             self._tried = np.concatenate([self._tried, np.full_like(self._tried, _NEVER)], axis=1)
+
+
+def _cost(batch: Batch, i: int, place: int, k: int, drafting: set[int]) -> float:
+    """Of a draft, in plain steps, beside others by those who are `drafting` for a try already."""
+    columns, prices = batch.columns, batch.prices
+    p, rows = int(columns.proposer[place, i]), _rows(batch, i, place, k)
+    seconds = rows * (prices.row(0) + prices.node[p]) + columns.owed[place, i] * prices.owed[p]
+    if p not in drafting:
+        seconds += prices.fixed[p] + k * prices.level[p]
+    return float(seconds / prices.step[0])
 
 
 def _rows(batch: Batch, i: int, place: int, k: int) -> int:

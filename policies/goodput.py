@@ -84,8 +84,10 @@ def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Alloc
     """
     rows, extra = _rows_and_extra(offers, prices)
     beside = min(beside, len(prices.step) - 1)
-    gained = np.zeros((len(rows), *offers.proposer.shape))
-    offers.gains.cumsum(axis=0, out=gained[1:])
+    gained = np.empty((len(rows), *offers.proposer.shape))
+    gained[0] = 0.0
+    for level, gain in enumerate(offers.gains):
+        np.add(gained[level], gain, out=gained[level + 1])
     cost = prices.step.take(rows + beside, mode="clip") - prices.step[beside] + extra
     surplus = gained - price * cost
     if offers.held.any():
@@ -95,10 +97,11 @@ def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Alloc
     b = len(offers.held)
     k, place = np.divmod(surplus.reshape(-1, b).argmax(axis=0), len(offers.proposer))
     mine = k, place, np.arange(b)
-    total = int(np.broadcast_to(rows, surplus.shape)[mine].sum())
+    total = int((k if rows.size == len(rows) else rows[mine]).sum())
     if total >= len(prices.step):
         return None
-    seconds = prices.step[total] + passes + np.broadcast_to(extra, surplus.shape)[mine].sum()
+    beside_rows = np.broadcast_to(extra, surplus.shape)[mine].sum() if extra.any() else 0.0
+    seconds = prices.step[total] + passes + beside_rows
     limits = np.zeros_like(prices.level, dtype=np.intp)
     return Allocation(place, k, limits, total, float(b + gained[mine].sum()), float(seconds))
 
@@ -146,26 +149,36 @@ def _rows_and_extra(offers: Offers, prices: Prices) -> tuple[Ints, Floats]:
 
 def _limited(surplus: Floats, offers: Offers, prices: Prices, price: float) -> float:
     """Seconds of the passes that are worth it. What lies beyond is taken out of the surplus [K + 1, O, b]."""
-    every, seconds = np.arange(len(surplus)), 0.0
+    every, seconds, held = np.arange(len(surplus)), 0.0, bool(offers.held.any())
     for p in np.flatnonzero(~prices.free).tolist():
         mine = offers.proposer == p
-        if mine.all():
-            own = surplus[:, 0] if len(mine) == 1 else surplus.max(axis=1)
-            together = np.maximum.accumulate(own, axis=0)
-        elif mine.any():
-            own = np.where(mine, surplus, -np.inf).max(axis=1)
-            others = np.where(mine, -np.inf, surplus).max(axis=(0, 1))
-            together = np.maximum(np.maximum.accumulate(own, axis=0), others)
-        else:
+        if not mine.any():
             continue
-        if offers.held.any():
+        together = _up_to(surplus, mine)
+        if held:
             together = np.maximum(together, _LEAST)
         passes = prices.passes(p, every)
         limit = int((together.sum(axis=1) - price * passes).argmax())
-        if limit < len(surplus) - 1:
-            surplus[limit + 1 :, mine] = -np.inf
+        np.copyto(surplus[limit + 1 :], -np.inf, where=mine)
         seconds += float(passes[limit])
     return seconds
+
+
+def _up_to(surplus: Floats, mine: Bools) -> Floats:
+    """[K + 1, b] the best of each request, where those of its options that are `mine` [O, b] have up to so many levels.
+    Mostly an option of one proposer has the same place in all requests.
+    """
+    places = mine.all(axis=1)
+    if (places == mine.any(axis=1)).all():
+        own, others = surplus[:, places], surplus[:, ~places]
+    else:
+        own, others = np.where(mine, surplus, -np.inf), np.where(mine, -np.inf, surplus)
+    best: Floats = own.max(axis=1)
+    for level in range(1, len(best)):
+        np.maximum(best[level], best[level - 1], out=best[level])
+    if others.shape[1]:
+        np.maximum(best, others.max(axis=(0, 1)), out=best)
+    return best
 
 
 def plain(requests: int, prices: Prices) -> Allocation:
