@@ -22,7 +22,7 @@ from benchmarks.bar import Bar
 from benchmarks.journal import Journal
 from benchmarks.paper import write
 from benchmarks.policies_page import PolicyFigures, plot
-from benchmarks.price import Control
+from benchmarks.price import Control, Deciding
 from benchmarks.rivals import Rivals, automatic, engine
 from benchmarks.steady import of_mix
 from specd.models.resolve import resolve_target
@@ -154,16 +154,18 @@ class _Measurement:
                 rivals, prompts, self._poor_tokens, self._poor_repeats, self._poor_running, self._bar
             ).measure()
 
-    def _prices(self, rivals: Rivals) -> tuple[dict[tuple[int, int], float], Control]:
+    def _prices(self, rivals: Rivals) -> tuple[dict[tuple[int, int], Deciding], Control]:
         repeats = 5 if self._args.quick else _DECISIONS
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         policy = rivals.policy("adaptive")
         prices = {
-            (n, options): self._bar.measured(
-                f"price, {n} sequences, options {options}",
-                _SMALL,
-                partial(price.decide_seconds, n, options, repeats),
+            (n, options): Deciding(
+                *self._bar.measured(
+                    f"price, {n} sequences, options {options}",
+                    _SMALL,
+                    partial(price.decide_seconds, n, options, repeats),
+                )
             )
             for options in (1, len(price.OPTIONS))
             for n in (price.SEQUENCES[:2] if self._args.quick else price.SEQUENCES)
