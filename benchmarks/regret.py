@@ -8,7 +8,7 @@ from benchmarks.bar import Bar
 from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
 from benchmarks.steady import Ask, Shown, steps_weight, together
 
-BATCHES: Final = {1: 6, 2: 3, 4: 3, 8: 2}
+BATCHES: Final = {1: 12, 2: 8, 4: 3, 8: 2}
 """By concurrency: so many batches make a measurement, where one would be over too soon; others have one."""
 FINALISTS: Final = 2
 _SCREEN: Final = 0.5  # of the tokens
