@@ -150,18 +150,27 @@ class _Target:
         amounts[right - 1] = 1.0 - amounts[right]
 
     def read(self, before: StepCosts) -> StepCosts | None:
-        """As it is now; None where that is as good as before."""
+        """As it is now; None where that is as good as before, or says that rows cost nothing at all."""
         now, knots = self._tracker.now, len(self._rows)
         apart = np.abs(now - self._read)
         apart[-1] *= 1024.0  # of a text of some length
-        if not (apart > np.maximum(_MOVED * self._read, _SLIGHT * before.plain)).any():
+        moved = apart > np.maximum(_MOVED * self._read, _SLIGHT * before.plain)
+        if not moved.any() or not now[:knots].any():
             return None
         self._read = now.copy()
-        curve = rising(now[:knots], 1.0 / self._tracker.spread()[:knots])
+        curve = rising(shared(now[:knots], self._rows), 1.0 / self._tracker.spread()[:knots])
         steps = tuple((rows, cost) for rows, cost in zip(self._place, curve, strict=True))
         drafts = {name: _read_draft(now[place : place + 4]) for name, place in self._untimed.items()}
         found = before.with_steps(steps, sequence=float(now[-2]), key=float(now[-1]))
         return found.with_drafts(drafts) if drafts else found
+
+
+def shared(costs: Vector, rows: Vector) -> Vector:
+    """Of steps of so many rows, ascending: none less than its share of a larger one, which could be taken in parts. So
+    none is nothing: what is reckoned by it is divided by it.
+    """
+    found: Vector = np.maximum.accumulate((costs / rows)[::-1])[::-1] * rows
+    return found
 
 
 def rising(values: Vector, weights: Vector) -> list[float]:

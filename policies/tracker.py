@@ -61,7 +61,7 @@ class Tracker:
             return False
         gain = self._covariance @ amounts
         noise = self._noise * expected
-        variance = float(amounts @ gain) + noise * noise
+        variance = max(float(amounts @ gain), 0.0) + noise * noise
         off, ratio = seconds - expected, log(seconds) - log(expected)
         if abs(ratio) > _FAR * sqrt(variance) / expected:
             if self._follows(amounts, seconds, ratio):
@@ -94,7 +94,10 @@ class Tracker:
         run = self._run
         if run is None or (run.ratios[0] > 0.0) is not (ratio > 0.0):
             run = self._run = _Run(self.now.copy(), self._covariance.copy(), [])
-        run.ratios.append(log(seconds) - log(float(amounts @ run.coefficients)))
+        expected = float(amounts @ run.coefficients)
+        if expected <= 0.0:  # of a kind that was thought to cost nothing: no measure of a change of all
+            return False
+        run.ratios.append(log(seconds) - log(expected))
         if len(run.ratios) < LASTING:
             return False
         scale = exp(median(run.ratios))
