@@ -154,6 +154,7 @@ class Parts:
             run_reload=self.reloads.reload,
             run_set=self.reloads.set,
             mqtt=lambda: self.bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
+            fleet=lambda: self.bridge.fleet(),  # noqa: PLW0108
             crashes=self.watchers.crashes,
         )
 

@@ -45,6 +45,8 @@ class View:
     """By whom, and whether keys that need a restart may wait for it."""
     run_set: Callable[[Trigger, Mapping[str, Any]], Awaitable[Reloaded]]
     mqtt: Callable[[], dict[str, Any]]
+    fleet: Callable[[], dict[str, Any] | None]
+    """What all nodes at the broker tell of themselves; None without one."""
     crashes: Crashes
 
     def metrics(self) -> bytes:

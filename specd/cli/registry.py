@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "set": Command("set a key of a running daemon until its next reload", "specd.cli.set"),
     "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
     "crashes": Command("what is kept of engines that died", "specd.cli.crashes"),
+    "fleet": Command("how all nodes at an MQTT broker stand", "specd.cli.fleet"),
     "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
     "drift": Command("what acceptance was and is; accept what it is now", "specd.cli.drift"),
     "keys": Command("make a key for the API, or the line for one that there is", "specd.cli.keys"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from rich.console import Console
 from rich.text import Text
 
 GOOD: Final = "green"
@@ -107,6 +108,15 @@ def table(
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield Text((" " * gap).join(cells).rstrip(), "" if place else TITLE)
+
+
+def hung(console: Console, name: Text, value: Text | str, width: int) -> Iterator[Text]:
+    """The name to the left, in so many columns; what does not fit beside it goes on below itself."""
+    lines = (value if isinstance(value, Text) else Text(value)).wrap(console, console.width - width)
+    for place, line in enumerate(lines):
+        left = Text("") if place else name.copy()
+        left.pad_right(width - left.cell_len)
+        yield Text.assemble(left, line)
 
 
 def short(name: str) -> str:

@@ -62,19 +62,16 @@ def _summarise(admin: Admin, status: shown.Status) -> None:
     try:
         count = sum(status["alerts"].values())
         alerts = admin.look("/admin/v1/alerts")["alerts"] if count else []
-        facts = (line for name, value in _facts(status, alerts) for line in _hung(console, name, value))
+        facts = (
+            line
+            for name, value in _facts(status, alerts)
+            for line in shown.hung(console, Text(name, "dim"), value, _NAMES)
+        )
         parts = [*shown.head(status), Text(), *facts, Text(), *shown.strata(status["drift"])]
     except KeyError:
         print(table(status))
     else:
         console.print(*parts, sep="\n")
-
-
-def _hung(console: Console, name: str, value: Text | str) -> Iterator[Text]:
-    """The name to the left; what does not fit beside it goes on below itself."""
-    lines = (value if isinstance(value, Text) else Text(value)).wrap(console, console.width - _NAMES)
-    for place, line in enumerate(lines):
-        yield Text.assemble((f"{'' if place else name:<{_NAMES}}", "dim"), line)
 
 
 def _facts(status: shown.Status, alerts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Text | str]]:

@@ -32,6 +32,9 @@ class MqttSection(Section):
     commands: tuple[Verb, ...] = hot(
         (), "commands that are obeyed: reload, set, target, silence. Empty: none is even listened for"
     )
+    fleet: bool = hot(
+        True, "listen to what the other nodes below the prefix tell of themselves, for the dashboard"
+    )
     state_seconds: float = hot(300.0, "the state is told when it changes, and at least this often", gt=0)
     keepalive_seconds: int = hot(
         20, "a broker that is silent for twice as long is left and tried again", ge=1, le=65535

@@ -29,6 +29,7 @@ class Dashboard:
                 "decisions": lambda: view.decisions(_DECISIONS, None),
                 "happened": view.happened,
                 "history": self._history.snapshot,
+                "fleet": view.fleet,
             }
         )
 

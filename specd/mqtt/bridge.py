@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from specd.fleet.fleet import Fleet
+from specd.fleet.overview import overview
 from specd.mqtt.commands import Act, Answer, Desk
 from specd.mqtt.counts import Counts
 from specd.mqtt.link import Incoming, LinkError, Loss, connect
@@ -66,6 +69,7 @@ class Bridge:
         self._patience = patience
         self._rng = rng or Random()  # noqa: S311
         self._desk = Desk(acts, self._answer)
+        self._fleet = Fleet()
         self._changed = asyncio.Event()
         self._session: Session | None = None
         self._earlier: deque[str] = deque(maxlen=_SESSIONS)
@@ -103,6 +107,16 @@ class Bridge:
             "connected": self._open.is_set(),
             "denied_topics": [] if session is None else sorted(session.denied),
             "trouble": self._trouble,
+        }
+
+    def fleet(self) -> dict[str, Any] | None:
+        """What all nodes below the prefix tell of themselves; None where nobody listens to them."""
+        if self._settings is None or not self._settings.section.fleet:
+            return None
+        status = self.status()
+        return {
+            **{key: status[key] for key in ("broker", "node", "connected", "trouble")},
+            **overview(self._fleet, time.time()),
         }
 
     async def publish_alert(self, payload: bytes) -> None:
@@ -143,12 +157,16 @@ class Bridge:
         """One connection, until the settings change. Raises `LinkError`."""
         will = (settings.topics.availability, OFFLINE)
         async with connect(settings, uuid.uuid4().hex, will) as link:
+            self._fleet.begin(
+                settings.topics.prefix
+            )  # of a node that is gone from the broker nobody will tell
             self._session = Session(
                 tuple(self._earlier),
                 link,
                 settings,
                 look=self._look,
                 command=self._command,
+                fleet=self._fleet,
                 counts=self._counts,
             )
             self._earlier.append(link.session)

@@ -84,11 +84,13 @@ class Link:
                     echo.set()
                 take(_incoming(message, user.get(_SESSION)))
 
-    async def subscribe(self, topic: str, *, old_ones: bool) -> bool:
-        """Whether the broker allows it. `old_ones`: deliver what is retained there already, too."""
+    async def subscribe(self, topic: str, *, old_ones: bool, as_published: bool = True) -> bool:
+        """Whether the broker allows it. `old_ones`: deliver what is retained there already, too. as_published: False
+        has `Incoming.retained` of those alone, not of what is sent from now on with the wish to be kept.
+        """
         options = SubscribeOptions(
             qos=_AT_LEAST_ONCE,
-            retainAsPublished=True,
+            retainAsPublished=as_published,
             retainHandling=SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE
             if old_ones
             else SubscribeOptions.RETAIN_DO_NOT_SEND,
@@ -141,8 +143,9 @@ class Link:
 
 
 @contextlib.asynccontextmanager
-async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> AsyncIterator[Link]:
-    """Open a link. `will`: topic and payload of what is retained there once we have gone or vanished.
+async def connect(settings: Settings, session: str, will: tuple[str, bytes] | None) -> AsyncIterator[Link]:
+    """Open a link. `will`: topic and payload of what is retained there once we have gone or vanished; None of who only
+    listens.
 
     The broker sees to that where we vanish; after a clean end it does not, so it is said here, however the end came.
     Raises `LinkError`. Cannot be cancelled before it has an answer: a thread is at work in it.
@@ -155,9 +158,7 @@ async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> 
         password=settings.password,
         identifier=settings.client_id,
         protocol=aiomqtt.ProtocolVersion.V5,
-        will=aiomqtt.Will(
-            *will, _AT_LEAST_ONCE, retain=True, properties=_signed(PacketTypes.WILLMESSAGE, session)
-        ),
+        will=None if will is None else _last_will(*will, session),
         timeout=section.timeout_seconds,
         keepalive=section.keepalive_seconds,
         max_queued_incoming_messages=_QUEUED,
@@ -170,14 +171,20 @@ async def connect(settings: Settings, session: str, will: tuple[str, bytes]) -> 
         try:
             yield Link(client, session, section.timeout_seconds)
         finally:
-            last = _signed(PacketTypes.PUBLISH, session)
-            with contextlib.suppress(aiomqtt.MqttError):
-                await client.publish(*will, _AT_LEAST_ONCE, True, last, timeout=_MOMENT)
+            if will is not None:
+                last = _signed(PacketTypes.PUBLISH, session)
+                with contextlib.suppress(aiomqtt.MqttError):
+                    await client.publish(*will, _AT_LEAST_ONCE, True, last, timeout=_MOMENT)
     finally:
         # A client that got no answer still holds its socket.
         client.timeout = _MOMENT
         with contextlib.suppress(aiomqtt.MqttError):
             await client.__aexit__(None, None, None)
+
+
+def _last_will(topic: str, payload: bytes, session: str) -> aiomqtt.Will:
+    signed = _signed(PacketTypes.WILLMESSAGE, session)
+    return aiomqtt.Will(topic, payload, _AT_LEAST_ONCE, retain=True, properties=signed)
 
 
 def _signed(packet: int, session: str) -> Properties:

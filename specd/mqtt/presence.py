@@ -23,6 +23,9 @@ class Shown(Asked, Protocol):
     def alerts(self) -> Sequence[dict[str, Any]]:
         """Open alerts and those that ended lately."""
 
+    def target(self) -> dict[str, Any]:
+        """What serves, what is done about it, and how the last change went."""
+
 
 def settings_of(config: Config, sources: Sources) -> Settings | None:
     """Of this daemon: what it was started with tells it from others on the host. Raises `UserError`."""
@@ -33,7 +36,7 @@ def presence(loaded: Loaded, shown: Shown, metrics: Metrics) -> Bridge:
     """A bridge that is yet to be started. Raises `UserError` when a file that the config names cannot be used."""
 
     def look() -> Told:
-        return told_of(shown.status(), shown.alerts(), time.time())
+        return told_of(shown.status(), shown.alerts(), shown.target(), time.time())
 
     counts = Counts()
     bridge = Bridge(settings_of(loaded.config, loaded.sources), look=look, acts=acts_of(shown), counts=counts)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from specd.fleet.fleet import Fleet
 from specd.mqtt.counts import Counts
 from specd.mqtt.link import Incoming, Link
 from specd.mqtt.settings import Settings
@@ -32,9 +33,12 @@ class Session:
         *,
         look: Callable[[], Told],
         command: Callable[[str, Incoming], None],
+        fleet: Fleet,
         counts: Counts,
     ) -> None:
-        """`earlier`: ids of the sessions that this daemon had before. `look`: how it stands now."""
+        """`earlier`: ids of the sessions that this daemon had before. `look`: how it stands now. fleet: is told what
+        other nodes say, if that is listened to.
+        """
         self.denied: set[str] = set()
         """Own topics whose last message did not come back."""
         self._earlier = earlier
@@ -43,6 +47,7 @@ class Session:
         self._section = settings.section
         self._look = look
         self._command = command
+        self._fleet = fleet
         self._counts = counts
         self._born = self._contradicted = False
         self._strangers: set[str | None] = set()
@@ -83,7 +88,7 @@ class Session:
             return told
         if told is None or told.target != new.target:
             await self._say(self._topics.target, _json(new.target))
-        await self._say(self._topics.state, _json(new.state))
+        await self._say(self._topics.state, _json(new.state | {"state_seconds": self._section.state_seconds}))
         return new
 
     async def _subscribe(self) -> None:
@@ -93,6 +98,17 @@ class Session:
             for topic in self._topics.commands:
                 if not await self._link.subscribe(topic, old_ones=True):
                     log.error("the broker does not let specd read %s: no command arrives by it", topic)
+        if self._section.fleet:
+            await self._subscribe_to_fleet()
+
+    async def _subscribe_to_fleet(self) -> None:
+        for topic in self._fleet.filters:
+            if not await self._link.subscribe(topic, old_ones=True, as_published=False):
+                log.warning(
+                    "the broker does not let specd read %s: the dashboard shows no other node. Allow it, or set"
+                    " mqtt.fleet = false",
+                    topic,
+                )
 
     async def _say(self, topic: str, payload: bytes, *, retain: bool = True) -> bool:
         seen = await self._link.seen(topic, payload, retain=retain)
@@ -116,7 +132,10 @@ class Session:
         verb = self._topics.verb(message.topic)
         if verb is not None:
             self._command(verb, message)
-        elif message.topic == self._topics.availability and message.session != self._link.session:
+            return
+        if self._section.fleet:
+            self._fleet.take(message.topic, message.payload, old=message.retained)
+        if message.topic == self._topics.availability and message.session != self._link.session:
             self._hear_of_another(message)
 
     def _hear_of_another(self, message: Incoming) -> None:

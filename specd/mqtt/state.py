@@ -9,6 +9,7 @@ from typing import Any, Final
 
 _ACCEPTANCE_MOVED: Final = 0.05
 _K_MOVED: Final = 1.0
+_MOST_ALERTS: Final = 32
 _MOVING: Final = frozenset({"time", "k", "acceptance", "running", "waiting", "tokens_per_second"})
 """Of the state: what is another number at almost every look."""
 
@@ -29,8 +30,10 @@ class Told:
         )
 
 
-def told_of(status: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]], now: float) -> Told:
-    """Out of the admin listener's status and alerts; `now` in Unix seconds."""
+def told_of(
+    status: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]], target: Mapping[str, Any], now: float
+) -> Told:
+    """Out of what the admin listener has at `status`, `alerts` and `target`; `now` in Unix seconds."""
     model, load, drafts = status["model"], status["load"], status["drafts"]
     pair = {key: model[key] for key in ("name", "target_revision", "draft_revision", "quantization")}
     state = {
@@ -45,15 +48,28 @@ def told_of(status: Mapping[str, Any], alerts: Sequence[Mapping[str, Any]], now:
         "k": _mean_length(drafts["k"]),
         "acceptance": status["acceptance"],
         **{key: pair[key] for key in ("target_revision", "draft_revision")},
+        "doing": target["doing"],
+        "refused": _refused(target["last"]),
         "alerts": status["alerts"],
-        "firing": [
-            {"name": alert["name"], "fingerprint": alert["fingerprint"], "startsAt": alert["startsAt"]}
-            for alert in alerts
-            if alert["state"] == "firing"
-        ],
+        "firing": [_firing(alert) for alert in alerts if alert["state"] == "firing"][:_MOST_ALERTS],
         "config": status["config"]["hash"],
     }
-    return Told(state, pair)
+    return Told(state, {**pair, "changed": target["changed"]})
+
+
+def _refused(last: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The last change of the target, where it came to nothing."""
+    if last is None or last["ok"]:
+        return None
+    return {"unix_time": last["unix_time"], "text": last["text"]}
+
+
+def _firing(alert: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: alert[key] for key in ("name", "fingerprint", "startsAt")},
+        "class": alert["labels"].get("class"),
+        "summary": alert["annotations"].get("summary", ""),
+    }
 
 
 def _mean_length(lengths: Mapping[str, Mapping[int, int]]) -> float | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from specd.config.schema import Config
 from specd.target.canary import Judged
@@ -40,6 +40,16 @@ class Last:
     unix_time: float
     ok: bool
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """How the target that serves came to take the place of another one."""
+
+    unix_time: float
+    by: Literal["update", "rollback"]
+    previous: str
+    """The revision that served before."""
 
 
 def fallen(judged: Iterable[Judged]) -> str:

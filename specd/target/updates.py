@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from specd.supervisor import EngineFailedError
 from specd.target.canary import Canary, Judged
 from specd.target.line import DraftChoice, Line
 from specd.target.lines import Lines
-from specd.target.outcome import Last, Outcome, fallen, line_as_json
+from specd.target.outcome import Changed, Last, Outcome, fallen, line_as_json
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class TargetUpdates:
         self._keeping: asyncio.Task[None] | None = None
         self._before: tuple[TargetSection, DraftChoice] | None = None
         self.last: Last | None = None
+        self.changed: Changed | None = None
+        """None while the target is the one of the start."""
 
     async def update(self, path: str, revision: str | None = None) -> Outcome:
         """Serve the target at this path, named as `model.target.path` is; revision: what to call it, None for its
@@ -131,6 +133,7 @@ class TargetUpdates:
             ),
             "doing": self._doing or None,
             "last": None if self.last is None else asdict(self.last),
+            "changed": None if self.changed is None else asdict(self.changed),
             "canary": [judged.document() for judged in self._canary.last],
         }
 
@@ -255,6 +258,13 @@ class TargetUpdates:
         return f"{bad[0].text()}; drift.on_canary_fail = rollback does not let it serve"
 
     async def _roll_back(self) -> Outcome:
+        changed = self.changed
+        outcome = await self._serve_previous()
+        if self.changed is not None and self.changed is not changed:
+            self.changed = replace(self.changed, by="rollback")
+        return outcome
+
+    async def _serve_previous(self) -> Outcome:
         began = time.monotonic()
         kept = self._lines.previous
         if kept is not None and kept.runs and kept.supervisor.info is not None:
@@ -279,6 +289,7 @@ class TargetUpdates:
         left = self._lines.current
         # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
         self._before = (left.target.model_copy(update={"path": str(left.path.resolve())}), left.draft)
+        self._note_change(left, line)
         self._lines.switch(line)
         self._lines.release()
         if self._config().model.target.update.in_flight == "rerun":
@@ -290,6 +301,12 @@ class TargetUpdates:
             self._canary.serves(line)
         await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
+
+    def _note_change(self, left: Line, line: Line) -> None:
+        """Of another head for the same target, nothing."""
+        before, now = left.identity(self._config()), line.identity(self._config())
+        if before is not None and now is not None and before.target_revision != now.target_revision:
+            self.changed = Changed(self._clock(), "update", before.target_revision)
 
     def _react(self, line: Line, judged: Iterable[Judged]) -> None:
         bad = [each for each in judged if each.bad]

@@ -42,7 +42,7 @@ async def test_who_comes_later_reads_what_is_retained(broker):
             await spy.until(lambda spy: spy.at(STATE) and spy.at(TARGET))
             assert spy.at(AVAILABILITY) == ["online"]
             assert spy.at(TARGET) == [rig.now.target]
-            assert spy.at(STATE) == [rig.now.state]
+            assert spy.at(STATE) == [{**rig.now.state, "state_seconds": rig.section.state_seconds}]
             assert all(message.retain and message.qos == 1 for message in spy.heard)
         assert rig.registry.get_sample_value("specd_mqtt_connected") == 1
     async with spying(broker) as spy:

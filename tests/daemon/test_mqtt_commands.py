@@ -266,18 +266,32 @@ STATUS = {
     "config": {"hash": "h", "last_reload": {}},
 }
 ALERTS = [
-    {"name": "A", "state": "firing", "fingerprint": "f", "startsAt": "now", "labels": {}},
-    {"name": "B", "state": "pending", "fingerprint": "g", "startsAt": "now", "labels": {}},
+    {
+        "name": "A",
+        "state": "firing",
+        "fingerprint": "f",
+        "startsAt": "now",
+        "labels": {"class": "chat"},
+        "annotations": {"summary": "it fell"},
+    },
+    {"name": "B", "state": "pending", "fingerprint": "g", "startsAt": "now", "labels": {}, "annotations": {}},
 ]
+CHANGED = {"unix_time": 2.0, "by": "update", "previous": "s"}
+TARGET = {"doing": None, "last": {"unix_time": 3.0, "ok": False, "text": "no room"}, "changed": CHANGED}
 
 
 def test_what_is_told_is_what_the_admin_listener_shows():
     """Test each field's source, and that k is the mean of all rounds that are remembered."""
-    told = told_of(STATUS, ALERTS, 1.0)
-    assert told.target == {"name": "m", "target_revision": "t", "draft_revision": "d", "quantization": "none"}
+    told = told_of(STATUS, ALERTS, TARGET, 1.0)
+    pair = {"name": "m", "target_revision": "t", "draft_revision": "d", "quantization": "none"}
+    assert told.target == {**pair, "changed": CHANGED}
     assert told.state["k"] == pytest.approx((3 * 2 + 4 + 4 * 0) / 8)
-    assert told.state["firing"] == [{"name": "A", "fingerprint": "f", "startsAt": "now"}]
-    assert told_of({**STATUS, "drafts": {"tokens_per_second": 0, "k": {}}}, [], 1.0).state["k"] is None
+    alert = {"name": "A", "fingerprint": "f", "startsAt": "now", "class": "chat", "summary": "it fell"}
+    assert told.state["firing"] == [alert]
+    assert (told.state["doing"], told.state["refused"]) == (None, {"unix_time": 3.0, "text": "no room"})
+    quiet = {"doing": "update to /m", "last": {**TARGET["last"], "ok": True}, "changed": None}
+    later = told_of({**STATUS, "drafts": {"tokens_per_second": 0, "k": {}}}, [], quiet, 1.0)
+    assert (later.state["k"], later.state["doing"], later.state["refused"]) == (None, "update to /m", None)
 
 
 @pytest.mark.parametrize(
@@ -294,11 +308,12 @@ def test_what_is_told_is_what_the_admin_listener_shows():
         ({"load": "off"}, False),
         ({"firing": []}, False),
         ({"ready": False}, False),
+        ({"doing": "update to /m"}, False),
     ],
 )
 def test_noise_is_no_news(change, same):
     """Test which changes are worth a message."""
-    told = told_of(STATUS, ALERTS, 1.0)
+    told = told_of(STATUS, ALERTS, TARGET, 1.0)
     assert told.same_state(Told({**told.state, **change}, told.target)) is same
 
 

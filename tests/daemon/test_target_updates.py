@@ -148,8 +148,11 @@ def test_a_rollback_needs_no_start(daemon, tmp_path):
     update(daemon, other_model(tmp_path / "other"))
     second = daemon.status()["engine"]["pid"]
     assert second != first
+    changed = shown(daemon)["changed"]
+    assert (changed["by"], changed["previous"]) == ("update", before["target_revision"])
     answer = rollback(daemon).json()
     assert answer["seconds"] < 1
+    assert shown(daemon)["changed"]["by"] == "rollback"
     assert daemon.status()["engine"]["pid"] == first
     assert shown(daemon)["current"]["target_revision"] == before["target_revision"]
     assert ask(daemon).status_code == 200

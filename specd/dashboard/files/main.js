@@ -3,6 +3,7 @@
 import * as alarm from "./alarm.js";
 import { byId, say, show } from "./dom.js";
 import * as figures from "./figures.js";
+import { fleet } from "./fleet.js";
 import { moment } from "./format.js";
 import { listen, TokenWanted } from "./stream.js";
 
@@ -17,6 +18,7 @@ const PANELS = {
   decisions: [figures.decisions],
   happened: [alarm.happened],
   history: [figures.hour, figures.acceptance],
+  fleet: [fleet],
 };
 
 const known = {};
