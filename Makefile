@@ -11,7 +11,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-gpu soak fuzz demo pictures clean
+.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-router bench-gpu soak fuzz demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,10 @@ soak: $(VENV)/.dev  ## half an hour of load, disconnects, reloads, updates and e
 fuzz: $(VENV)/.dev  ## 5,000 bodies for each endpoint, and 5,000 configs
 	FUZZ_CASES=5000 $(PY) -m pytest --timeout 0 tests/daemon/test_http_fuzz.py tests/daemon/test_admin_fuzz.py \
 	  tests/daemon/test_config_fuzz.py tests/scenarios/test_openai_fuzz.py $(ARGS)
+
+bench-router: $(VENV)/.dev  ## two instances of llama.cpp's server, and `specd route` before them: who is asked, at which load
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.router $(ARGS)
 
 bench-gpu: $(VENV)/.dev  ## check the engine on a GPU against the CPU, and measure it with CUDA graphs and without
 	@$(VENV)/bin/specd models fetch demo

@@ -10,9 +10,13 @@ from specd.alerts.finding import NAMES
 from specd.cli.registry import COMMANDS
 from specd.config import document
 from specd.config.drift import DriftSection
+from specd.config.schema import Config
 from specd.config.telemetry import TelemetrySection
 from specd.http.bodies import ChatBody, CompletionBody
 from specd.mqtt.counts import Counts
+from specd.router.instances import Instances
+from specd.router.metrics import RouterMetrics
+from specd.router.traffic import Traffic
 from specd.telemetry.drift import Drift
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.refusals import Refusals
@@ -130,6 +134,15 @@ def rows(page, columns):
     text = (ROOT / page).read_text("utf-8")
     found = re.findall(r"^\| `([^`]+)` \|(.*)\|$", text, re.MULTILINE)
     return {(name, *(cell.strip() for cell in rest.split("|")[: columns - 1])) for name, rest in found}
+
+
+def test_the_router_page_names_its_metrics():
+    """Test that docs/router.md has every metric of a router, and no other, each with its type."""
+    config = Config()
+    instances = Instances(lambda: config.router, None)
+    metrics = RouterMetrics(instances, Traffic(instances, config), "0")
+    exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
+    assert rows("docs/router.md", 2) == set(exported)
 
 
 def test_the_configuration_page_is_current():

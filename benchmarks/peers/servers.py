@@ -80,10 +80,10 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
     return Contender(name, tuple(command), _VLLM, levels=(1,) if ngram else (1, 4, 16, 32))
 
 
-def llama(name: str, folder: Path, model: Path) -> Contender:
+def llama(name: str, folder: Path, model: Path, options: str = "") -> Contender:
     """llama.cpp's server. Raises NoPeerError."""
     server, gguf = environments.llama(folder, model)
-    command = f"{server} -m {gguf} {_LLAMA} --port {{port}}"
+    command = f"{server} -m {gguf} {_LLAMA} {options} --port {{port}}"
     return Contender(name, tuple(command.split()))
 
 

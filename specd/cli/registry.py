@@ -40,6 +40,9 @@ COMMANDS: Final = {
     "target": Command("show, update or roll back the model that is served", "specd.cli.target"),
     "crashes": Command("what is kept of engines that died", "specd.cli.crashes"),
     "fleet": Command("how all nodes at an MQTT broker stand", "specd.cli.fleet"),
+    "route": Command(
+        "stand in front of a speculating and a plain instance of another engine", "specd.cli.route"
+    ),
     "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
     "drift": Command("what acceptance was and is; accept what it is now", "specd.cli.drift"),
     "keys": Command("make a key for the API, or the line for one that there is", "specd.cli.keys"),

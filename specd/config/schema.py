@@ -14,6 +14,7 @@ from specd.config.files import SecretFile
 from specd.config.limits import LimitSection
 from specd.config.mqtt import MqttSection
 from specd.config.policy import PolicySection
+from specd.config.router import RouterSection
 from specd.config.section import Section, drain, hot, restart
 from specd.config.store import StoreSection
 from specd.config.target import TargetSection
@@ -231,6 +232,7 @@ class Config(Section):
     drift: DriftSection = DriftSection()
     alerts: AlertsSection = AlertsSection()
     mqtt: MqttSection = MqttSection()
+    router: RouterSection = RouterSection()
     telemetry: TelemetrySection = TelemetrySection()
     tracing: TracingSection = TracingSection()
     store: StoreSection = StoreSection()

@@ -108,12 +108,12 @@ class AdminApi:
     async def reload(self, request: Request) -> Response:
         """`POST /admin/v1/reload`, with nothing or `{"partial": true}`."""
         wanted = parsed(await request.body() or b"{}", ReloadBody)
-        return await _reconfigured(self.daemon.reload(partial=wanted.partial))
+        return await reconfigured(self.daemon.reload(partial=wanted.partial))
 
     async def set(self, request: Request) -> Response:
         """`PATCH /admin/v1/config` with `{"policy.k_max": 4}`: until the next reload."""
         values = parsed(await request.body(), dict[str, Any])
-        return await _reconfigured(self.daemon.set(values))
+        return await reconfigured(self.daemon.set(values))
 
     async def accept_drift(self, request: Request) -> Response:
         """`POST /admin/v1/drift/accept` with any of `{"class": …, "temperature": …, "proposer": …}`, or nothing."""
@@ -153,7 +153,8 @@ class AdminApi:
         return await _changed(self.daemon.run_canary())
 
 
-async def _reconfigured(change: Awaitable[Reloaded]) -> Response:
+async def reconfigured(change: Awaitable[Reloaded]) -> Response:
+    """The answer to a reload. Raises `ApiError`."""
     try:
         reloaded = await change
     except ReloadRefusedError as refused:

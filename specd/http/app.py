@@ -10,12 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from specd.http.asgi import JsonPost, application, json_response
+from specd.http.asgi import JsonPost, application, json_response, on_loop
 from specd.http.bodies import ChatBody, CompletionBody
 from specd.http.encode import encode_chat, encode_completion
 from specd.http.errors import ApiError
 from specd.http.generate import GenerateEndpoint, Service
-from specd.http.guard import RefuseForeignPages, RequireKey, host_rule, is_local
+from specd.http.guard import RequireKey, apart_from_pages
 from specd.http.keys import Keys
 from specd.http.openapi import document
 from specd.http.shapes import ChatShape, CompletionShape
@@ -24,8 +24,6 @@ from specd.telemetry.tracing import Tracing
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
-
-_ADVICE: Final = "ask for 127.0.0.1, or list the name in server.allowed_hosts"
 
 
 def inference_app(
@@ -59,35 +57,16 @@ def inference_app(
         [
             _post(_COMPLETIONS, completion, service),
             _post(_CHAT, chat, service),
-            Route("/v1/models", _on_loop(models)),
-            Route("/health", _on_loop(lambda _: json_response({"status": "alive"}))),
-            Route("/ready", _on_loop(ready)),
-            Route("/openapi.json", _on_loop(lambda _: json_response(described()))),
+            Route("/v1/models", on_loop(models)),
+            Route("/health", on_loop(lambda _: json_response({"status": "alive"}))),
+            Route("/ready", on_loop(ready)),
+            Route("/openapi.json", on_loop(lambda _: json_response(described()))),
         ]
     )
-    guarded = RequireKey(_apart_from_pages(app, service, keys), keys, "/v1/")
+    guarded = RequireKey(apart_from_pages(app, lambda: service.config().server, keys), keys, "/v1/")
     return guarded if tracing is None else Traced(guarded, tracing, {_CHAT, _COMPLETIONS})
-
-
-def _apart_from_pages(app: ASGIApp, service: Service, keys: Keys) -> ASGIApp:
-    """What a page cannot do where keys are asked for, since it has none."""
-    server = service.config().server
-    if keys.required or not is_local(server.listen):
-        return app
-    at_home = host_rule(server.listen)
-    allowed = lambda host: at_home(host) or host in service.config().server.allowed_hosts  # noqa: E731
-    return RefuseForeignPages(app, allowed, prefix="/v1/", advice=_ADVICE)
 
 
 def _post(path: str, endpoint: GenerateEndpoint[Any], service: Service) -> Route:
     body_limit = lambda: service.config().server.max_body_bytes  # noqa: E731
     return Route(path, JsonPost(endpoint.handle, limit=body_limit), methods=["POST"])
-
-
-def _on_loop(function: Callable[[Request], Response]) -> Callable[[Request], Any]:
-    """Starlette runs plain functions in a thread, which costs more than these do."""
-
-    async def endpoint(request: Request) -> Response:
-        return function(request)
-
-    return endpoint

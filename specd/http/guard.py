@@ -7,13 +7,14 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specd.config.schema import Config
+from specd.config.schema import Config, ServerSection
 from specd.http.asgi import error_response
 from specd.http.errors import ApiError
 from specd.http.keys import ANYBODY, Caller, Keys
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _CALLER: Final = "specd.caller"
+_AS_LOCAL: Final = "ask for 127.0.0.1, or list the name in server.allowed_hosts"
 
 
 class RequireKey:
@@ -81,6 +82,19 @@ class RefuseForeignPages:
         if origin and origin.partition("://")[2] != host:
             return f"a page of {origin!r} may not use this listener"
         return None
+
+
+def apart_from_pages(app: ASGIApp, server: Callable[[], ServerSection], keys: Keys) -> ASGIApp:
+    """The inference listener without what a page could ask of it. server: the section in force.
+
+    Where keys are asked for a page has none.
+    """
+    listen = server().listen
+    if keys.required or not is_local(listen):
+        return app
+    at_home = host_rule(listen)
+    allowed = lambda host: at_home(host) or host in server().allowed_hosts  # noqa: E731
+    return RefuseForeignPages(app, allowed, prefix="/v1/", advice=_AS_LOCAL)
 
 
 def host_rule(listen: str) -> Callable[[str], bool]:

@@ -38,10 +38,18 @@ def alive(pid: int) -> bool:
 
 
 class DaemonProcess:
-    """Started at once; `ready` waits until it serves. Without an `engine` it is `specd run` with the real one."""
+    """Started at once; `ready` waits until it serves. Without an `engine` it is `specd run` with the real one, or
+    another command that takes a config.
+    """
 
     def __init__(
-        self, directory: Path, config: str, engine: Sequence[str] = (), *, env: dict[str, str] | None = None
+        self,
+        directory: Path,
+        config: str,
+        engine: Sequence[str] = (),
+        *,
+        env: dict[str, str] | None = None,
+        command: str = "run",
     ) -> None:
         self.config_file = directory / "specd.toml"
         self.config_file.write_text(config)
@@ -56,7 +64,7 @@ class DaemonProcess:
         self._http = httpx2.Client(timeout=DEADLINE, limits=httpx2.Limits(max_keepalive_connections=0))
         with self._stdout.open("w") as out, self._stderr.open("w") as err:
             self.process = subprocess.Popen(
-                fake if engine else [SPECD, "run", "-c", self.config_file],
+                fake if engine else [SPECD, command, "-c", self.config_file],
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,

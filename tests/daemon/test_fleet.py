@@ -139,7 +139,7 @@ def test_what_is_kept_has_an_end():
     assert (seen(made)["nodes"], seen(made)["crowded"]) == ([], True)
     many = {f"c{number}": 0.5 for number in range(500)}
     long = ALERT | {"summary": "s" * 3000}
-    made.node("a", target("r" * 3000), acceptance=many, firing=[long] * 3 + [ALERT] * 40)
+    made.node("a", target("r" * 3000), acceptance=many, firing=[long] + [{}] * 40)
     (node,) = seen(made)["nodes"]
     assert (len(node["acceptance"]), len(node["firing"]), len(node["firing"][0]["summary"])) == (32, 32, 300)
     assert len(node["target_revision"]) == 300

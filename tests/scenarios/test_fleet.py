@@ -33,11 +33,9 @@ async def test_an_update_of_one_node_is_seen_within_seconds(
         first, second = (
             stack.enter_context(
                 stage.daemon(mqtt={"url": broker.url, "node": name}, canary={"enabled": False})
-            )
+            ).ready()
             for name in ("one", "two")
         )
-        first.ready()
-        second.ready()
         await asyncio.to_thread(update, first, noisy)
         answered = time.monotonic()
         listened, told = await asyncio.gather(
