@@ -234,6 +234,6 @@ def _nothing_came(instance: Instance, error: httpx2.HTTPError) -> ApiError:
 
 
 def _broke_off(error: httpx2.HTTPError) -> ApiError:
-    return ApiError(
-        502, f"the instance broke off in the middle of its answer ({told(error)})", code="instance_lost"
-    )
+    silent = isinstance(error, httpx2.TimeoutException)
+    why = "it said nothing more for router.silence_seconds" if silent else told(error)
+    return ApiError(502, f"the instance broke off in the middle of its answer ({why})", code="instance_lost")

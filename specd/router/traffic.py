@@ -49,7 +49,7 @@ class Outcome:
 
     def piece(self) -> None:
         """A piece of the answer has come."""
-        if self._began is not None:
+        if self._began is not None and self.status < 400:
             self._first.add(self._clock() - self._began)
             self._began = None
 
