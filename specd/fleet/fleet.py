@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from specd.config.mqtt import FLEET
-from specd.fleet.payloads import State, Target, Unreadable, clean, read
+from specd.fleet.payloads import Kind, State, Target, Unreadable, clean, read
 
 MOST_NODES: Final = 256
 _MOST_BYTES: Final = 16 << 10
@@ -121,7 +121,7 @@ def _read(name: str, kept: _Kept) -> Node:
     )
 
 
-def _parsed(said: _Said, kind: type[State] | type[Target]) -> State | Target | Unreadable | None:
+def _parsed(said: _Said, kind: type[Kind]) -> Kind | Unreadable | None:
     if not said.payload:
         return None
     return Unreadable(_TOO_LARGE) if len(said.payload) > _MOST_BYTES else read(said.payload, kind)

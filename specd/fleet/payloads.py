@@ -88,16 +88,16 @@ class Unreadable:
     why: str
 
 
-_Kind = TypeVar("_Kind", State, Target)
+Kind = TypeVar("Kind", State, Target)
 
 
-def read(payload: bytes, kind: type[_Kind]) -> _Kind | Unreadable:
+def read(payload: bytes, kind: type[Kind]) -> Kind | Unreadable:
     """The payload, with nothing in it that is too long, or that would not stay in its place on a screen."""
     try:
         found = msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Unreadable(clean(str(error)))
-    built: _Kind = msgspec.convert(_cleaned(msgspec.to_builtins(found)), kind)
+    built: Kind = msgspec.convert(_cleaned(msgspec.to_builtins(found)), kind)
     return built
 
 

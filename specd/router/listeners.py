@@ -1,7 +1,7 @@
 """The router's two listeners: OpenAI's API as the instances have it, and how the router stands."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +17,7 @@ from specd.http.keys import Keys
 from specd.reloading import Reloaded
 from specd.telemetry.prometheus import CONTENT_TYPE
 
-_MOST_BYTES = 1 << 20
+_MOST_BYTES: Final = 1 << 20
 
 
 class Shown(Protocol):

@@ -58,7 +58,7 @@ class RouterMetrics(Collector):
             "specd_router_first_piece_seconds",
             "From asking an instance to the first piece of its answer.",
             "instance",
-            dict(traffic.first.items()),
+            traffic.first,
         )
         yield gauge(
             "specd_load_state",

@@ -80,7 +80,7 @@ class Traffic:
         self.reasons: Counter[Reason] = Counter(
             dict.fromkeys(("drafts", "load", "asked", "only_one", "none"), 0)
         )
-        self.first: dict[Name, Histogram] = {name: Histogram(FIRST_BOUNDS) for name in NAMES}
+        self.first: dict[str, Histogram] = {name: Histogram(FIRST_BOUNDS) for name in NAMES}
 
     def configure(self, config: Config) -> None:
         """By these rules from now on."""
