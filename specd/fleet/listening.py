@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from specd.errors import UserError
 from specd.fleet.fleet import Fleet
+from specd.fleet.following import follow
 from specd.fleet.overview import overview
 from specd.mqtt.link import Incoming, Link, LinkError, connect
 from specd.mqtt.settings import Settings
 
-_QUIET: Final = 0.5
-_LONGEST: Final = 5.0
+_QUIET: Final = 0.3
 
 Document = dict[str, Any]
 
@@ -28,7 +28,6 @@ class Listening:
         self._wanted = wanted
         self._fleet = Fleet()
         self._fleet.begin(settings.topics.prefix)
-        self._heard = asyncio.Event()
 
     async def run(self, until: Callable[[Document], bool], seconds: float) -> Document:
         """How the fleet stands once what is retained has come and `until` holds, or so many seconds have passed.
@@ -57,33 +56,16 @@ class Listening:
         return waiting.result()
 
     async def _told(self, link: Link, until: Callable[[Document], bool], seconds: float) -> Document:
-        for topic in self._fleet.filters:
-            if not await link.subscribe(topic, old_ones=True, as_published=False):
-                raise UserError(
-                    f"the broker does not let {self._settings.section.user or 'an unnamed client'} read {topic}:"
-                    " allow it in its access list"
-                )
+        async for topic in follow(link, self._fleet, quiet=_QUIET):
+            raise UserError(
+                f"the broker does not let {self._settings.section.user or 'an unnamed client'} read {topic}:"
+                " allow it in its access list"
+            )
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        await self._settled(began + _LONGEST)
-        while not until(document := self.document()) and (left := began + seconds - loop.time()) > 0:
-            await self._anything_within(left)
+        end = loop.time() + seconds
+        while not until(document := self.document()) and (left := end - loop.time()) > 0:
+            await link.anything(left)
         return document
-
-    async def _settled(self, end: float) -> None:
-        """No broker says that it has sent all that is retained: it has when it says nothing more."""
-        loop = asyncio.get_running_loop()
-        while loop.time() < end and await self._anything_within(_QUIET):
-            pass
-
-    async def _anything_within(self, seconds: float) -> bool:
-        self._heard.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._heard.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def document(self) -> Document:
         """What has been heard, as `specd.fleet.overview` has it."""
@@ -95,4 +77,3 @@ class Listening:
 
     def _take(self, message: Incoming) -> None:
         self._fleet.take(message.topic, message.payload, old=message.retained)
-        self._heard.set()

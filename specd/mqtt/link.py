@@ -73,6 +73,7 @@ class Link:
         self.session = session
         self._timeout = timeout
         self._awaited: dict[str, asyncio.Event] = {}
+        self._came = asyncio.Event()
 
     async def listen(self, take: Callable[[Incoming], None]) -> None:
         """Hand over what comes in. Ends only by `LinkError`."""
@@ -82,6 +83,7 @@ class Link:
                 echo = self._awaited.get(user.get(_ID, ""))
                 if echo is not None:
                     echo.set()
+                self._came.set()
                 take(_incoming(message, user.get(_SESSION)))
 
     async def subscribe(self, topic: str, *, old_ones: bool, as_published: bool = True) -> bool:
@@ -98,6 +100,22 @@ class Link:
         async with self._answer():
             codes = await self._client.subscribe(topic, options=options, timeout=math.inf)
         return all((code.value if isinstance(code, ReasonCode) else code) < _REFUSED for code in codes)
+
+    async def settled(self, quiet: float, longest: float) -> None:
+        """Nothing has come for `quiet` seconds, or `longest` have passed: no broker says when it has sent all that is
+        retained, and what comes faster than it is taken is thrown away here.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                while await self.anything(quiet):
+                    pass
+
+    async def anything(self, seconds: float) -> bool:
+        """Whether something comes within so long."""
+        self._came.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._came.wait(), seconds)
+        return self._came.is_set()
 
     async def publish(
         self, topic: str, payload: bytes, *, expiry: int | None = None, correlation: bytes | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from specd.fleet.fleet import Fleet
+from specd.fleet.following import follow
 from specd.mqtt.counts import Counts
 from specd.mqtt.link import Incoming, Link
 from specd.mqtt.settings import Settings
@@ -19,6 +20,7 @@ ONLINE: Final = b"online"
 OFFLINE: Final = b"offline"
 
 _LOOK_SECONDS: Final = 1.0
+_QUIET: Final = 0.1
 _ANSWER_EXPIRES: Final = 300
 
 
@@ -70,6 +72,7 @@ class Session:
         self._born, self._contradicted = True, False
         told = await self._tell_anew(None)
         open_()
+        await self._follow_fleet()
         loop = asyncio.get_running_loop()
         said_at = loop.time()
         while not await _set_within(ended, _LOOK_SECONDS):
@@ -98,17 +101,16 @@ class Session:
             for topic in self._topics.commands:
                 if not await self._link.subscribe(topic, old_ones=True):
                     log.error("the broker does not let specd read %s: no command arrives by it", topic)
-        if self._section.fleet:
-            await self._subscribe_to_fleet()
 
-    async def _subscribe_to_fleet(self) -> None:
-        for topic in self._fleet.filters:
-            if not await self._link.subscribe(topic, old_ones=True, as_published=False):
-                log.warning(
-                    "the broker does not let specd read %s: the dashboard shows no other node. Allow it, or set"
-                    " mqtt.fleet = false",
-                    topic,
-                )
+    async def _follow_fleet(self) -> None:
+        if not self._section.fleet:
+            return
+        async for topic in follow(self._link, self._fleet, quiet=_QUIET):
+            log.warning(
+                "the broker does not let specd read %s: the dashboard shows no other node. Allow it, or set"
+                " mqtt.fleet = false",
+                topic,
+            )
 
     async def _say(self, topic: str, payload: bytes, *, retain: bool = True) -> bool:
         seen = await self._link.seen(topic, payload, retain=retain)

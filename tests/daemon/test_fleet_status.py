@@ -3,11 +3,13 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 from playwright.async_api import async_playwright
 from playwright.async_api import expect as expect_async
 
 from specd.cli import main
+from specd.fleet.fleet import MOST_NODES
 from tests.daemon.bridge_rig import bridged
 from tests.daemon.browser import PROGRAM, needs_chromium
 from tests.daemon.conftest import until
@@ -98,6 +100,27 @@ async def test_whoever_waits_is_told_when_the_last_node_has_the_update(broker, t
         await publish(spy, "gpu-2", target("t2", "update"))
         assert await waiting == 0
     assert "on 2 of 2 online nodes" in " ".join(capsys.readouterr().out.split())
+
+
+async def test_a_fleet_of_hundreds_is_heard_whole(broker, tmp_path, capsys):
+    """Test that what is retained of so many nodes that it could not wait here all at once is complete, in a daemon and
+    in a look.
+    """
+    names = {f"n{number:03}" for number in range(MOST_NODES - 1)}
+    async with spying(broker) as spy:
+        await asyncio.gather(*(publish(spy, name, target("t1")) for name in names))
+
+        def complete(fleet: dict[str, Any]) -> set[str]:
+            nodes = fleet["nodes"]
+            return {
+                node["node"] for node in nodes if node["standing"] == "serving" and node["target_revision"]
+            }
+
+        async with bridged(broker) as rig:
+            await until(lambda: complete(rig.bridge.fleet()) >= names)
+            assert rig.bridge.status()["denied_topics"] == []
+        assert await status(config_at(broker, tmp_path), "--json") == 0
+    assert complete(json.loads(capsys.readouterr().out)) >= names
 
 
 async def test_what_keeps_one_from_looking_is_a_sentence(broker, tmp_path, capsys):
