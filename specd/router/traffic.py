@@ -108,7 +108,7 @@ class Traffic:
             yield flight
         finally:
             self._flights.discard(flight)
-            self._watch.passed(self._clock(), len(self._flights), self._context())
+            self._catch_up()
             if not self._flights:
                 self._empty.set()
 
@@ -145,6 +145,7 @@ class Traffic:
 
     def status(self) -> dict[str, Any]:
         """For people."""
+        self._catch_up()
         limit = self._watch.limit
         return {
             "state": limit.state.name.lower(),
@@ -158,7 +159,11 @@ class Traffic:
     @property
     def load_state(self) -> int:
         """As `specd_load_state` has it."""
+        self._catch_up()
         return int(self._watch.limit.state)
+
+    def _catch_up(self) -> None:
+        self._watch.passed(self._clock(), len(self._flights), self._context())
 
     def _context(self) -> int:
         return round(sum(flight.tokens for flight in self._flights))

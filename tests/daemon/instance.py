@@ -66,7 +66,7 @@ class Instance:
         self.asked.append((request.url.path, dict(request.headers), body))
         if self.status != 200:
             return JSONResponse({"error": {"message": f"no, says {self.name}"}}, self.status)
-        if b'"stream": true' in body:
+        if body and json.loads(body).get("stream"):
             return StreamingResponse(self._words(), media_type="text/event-stream")
         if self.breaks:
             return StreamingResponse(self._half(), media_type="application/json")

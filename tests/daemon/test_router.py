@@ -5,13 +5,16 @@ import contextlib
 import json
 import re
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from specd.config.layers import load
+from specd.errors import ConfigError
+from specd.router.router import faults
 from tests.daemon.conftest import until
 from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
 from tests.daemon.instance import WORDS, Instance
@@ -67,7 +70,8 @@ def router(house: Router) -> Iterator[Router]:
         instance.release()
         instance.behave()
     assert house.reload("").status_code == 200
-    wait_until(lambda: house.serves() == (True, True) and house.status()["load"]["running"] == 0)
+    wait_until(lambda: house.serves() == (True, True))
+    wait_until(lambda: house.status()["load"]["new_requests_go_to"] == "speculating")
 
 
 @contextlib.asynccontextmanager
@@ -289,8 +293,25 @@ async def test_the_instances_can_be_others_after_a_reload(router):
     ],
 )
 def test_what_cannot_be_routed_is_refused_by_a_sentence(tmp_path, lines, sentence):
-    """Test that a config without two instances, or by which none would ever speculate, ends in exit code 2."""
-    config = LISTEN.format(server="") + f"[router]\n{lines}"
-    with DaemonProcess(tmp_path, config, command="route") as process:
+    """Test that a config without two instances is refused, as is one by which none would ever speculate."""
+    file = tmp_path / "router.toml"
+    file.write_text(f"[router]\n{lines}")
+    assert re.search(sentence, "\n".join(_refusals(file)))
+
+
+def _refusals(file: Path) -> Sequence[str]:
+    try:
+        return list(faults(load(file, env={}).config))
+    except ConfigError as error:
+        return error.faults
+
+
+def test_a_router_without_instances_ends_as_the_users_mistake(tmp_path):
+    """Test that nothing is opened, and both lines are on stderr."""
+    with DaemonProcess(tmp_path, LISTEN.format(server=""), command="route") as process:
         assert process.wait() == 2
-        assert re.search(sentence, process.log), process.log
+        assert [line.split(" ")[0] for line in process.log.splitlines()] == [
+            "router.speculating",
+            "router.plain",
+        ]
+        assert process.said == ""
