@@ -1,4 +1,4 @@
-"""The router's life: startup, main loop, shutdown. It takes signals as the daemon does."""
+"""The router's life: startup, shutdown. It takes signals as the daemon does."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 import uvloop
@@ -19,9 +19,10 @@ from specd.errors import UserError
 from specd.http.guard import exposed
 from specd.http.keys import plain_key
 from specd.http.listen import Listener
+from specd.life import Life
 from specd.logs import LogFormat, configure_logging
 from specd.notify import Notifier
-from specd.reloading import Attempt, Reloaded, Reloader, Trigger, watch
+from specd.reloading import Attempt, Reloaded, Reloader, Reloads, watch
 from specd.router.choice import never_reached, settings_for
 from specd.router.instances import Instances
 from specd.router.listeners import admin_app, inference_app
@@ -66,12 +67,13 @@ async def _run(loaded: Loaded, notifier: Notifier) -> None:
         contextlib.closing(Listener("server.listen", config.server.listen)) as inference,
         contextlib.closing(Listener("admin.listen", config.admin.listen)) as admin,
     ):
-        router = Router(loaded)
+        life = Life()
+        router = Router(loaded, life, notifier)
         router.startup(inference, admin)
         notifier.ready()
         sys.stdout.write(f"inference  {inference.url}\nadmin      {admin.url}\n")
         sys.stdout.flush()
-        await router.main_loop()
+        await life.over()
         notifier.stopping()
         await router.shutdown()
 
@@ -84,51 +86,42 @@ def _require_good(config: Config) -> None:
 class Router:
     """All parts, and the order in which they come and go."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, life: Life, notifier: Notifier) -> None:
         """Raises `UserError` when a file of keys cannot be used."""
         config = loaded.config
         self._started = time.monotonic()
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._fault: BaseException | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._life = life
         self._reloader = Reloader(loaded, take_over=self._take_over, outcome=self._note_reload)
-        self._doors = Doors(config, lambda: self._config, self._spawn)
+        self._reloads = Reloads(self._reloader, notifier, lambda _: None)
+        self._doors = Doors(config, self._config, life.spawn)
         file = config.router.key_file
         key = None if file is None else plain_key(file, "router.key_file")
-        self._instances = Instances(lambda: self._config.router, key)
+        self._instances = Instances(lambda: self._config().router, key)
         self._traffic = Traffic(self._instances, config)
         self._metrics = RouterMetrics(self._instances, self._traffic, own_version())
 
     def startup(self, inference: Listener, admin: Listener) -> None:
         """Open the doors, and begin to look at the instances."""
-        loop = asyncio.get_running_loop()
+        loop, spawn = asyncio.get_running_loop(), self._life.spawn
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: self._spawn(self._reload_by_signal()))
+            loop.add_signal_handler(number, self._life.asked_to_end)
+        loop.add_signal_handler(signal.SIGHUP, lambda: spawn(self._reloads.by_signal()))
         keys = self._doors.keys
-        proxy = Proxy(self._instances, self._traffic, lambda: self._config, keyed=keys.required)
-        self._doors.open(inference, inference_app(proxy, keys, lambda: self._config.server, self._unready))
-        self._doors.open(admin, admin_app(self, self._doors.tokens, self._config.admin.listen))
+        proxy = Proxy(self._instances, self._traffic, self._config, keyed=keys.required)
+        self._doors.open(inference, inference_app(proxy, keys, lambda: self._config().server, self._unready))
+        self._doors.open(admin, admin_app(self, self._doors.tokens, self._config().admin.listen))
         self._doors.follow_keys()
-        self._spawn(self._instances.watch())
-        self._spawn(watch(self._reloader, self._reload))
-
-    async def main_loop(self) -> None:
-        """Until a signal, or until a part has failed."""
-        await self._stop.wait()
+        spawn(self._instances.watch())
+        spawn(watch(self._reloader, self._reloads.reload))
 
     async def shutdown(self) -> None:
         """Drain and close. Raises what made the router stop, if something did."""
         self._traffic.close()
         await self._drained()
         await self._doors.aclose()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._life.aclose()
         await self._instances.aclose()
-        if self._fault is not None:
-            raise self._fault
+        self._life.raise_fault()
 
     def metrics(self) -> bytes:
         """In Prometheus' text format."""
@@ -136,8 +129,7 @@ class Router:
 
     def status(self) -> dict[str, Any]:
         """How everything stands."""
-        why_not = self._unready()
-        last = self._reloader.last
+        why_not, last = self._unready(), self._reloader.last
         return {
             "version": own_version(),
             "uptime_seconds": round(time.monotonic() - self._started, 3),
@@ -153,30 +145,25 @@ class Router:
 
     async def reload(self) -> Reloaded:
         """By the admin listener. Raises `UserError`."""
-        return await self._reload("admin")
+        return await self._reloads.reload("admin")
 
     async def _drained(self) -> None:
-        seconds = self._config.server.drain_seconds
+        seconds = self._config().server.drain_seconds
         if len(self._traffic):
             log.info("draining: %d open requests have %g s to end", len(self._traffic), seconds)
-        waits = [asyncio.ensure_future(self._traffic.empty()), asyncio.ensure_future(self._hurry.wait())]
+        waits = [
+            asyncio.ensure_future(self._traffic.empty()),
+            asyncio.ensure_future(self._life.hurry.wait()),
+        ]
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
 
-    @property
     def _config(self) -> Config:
-        return self._reloader.loaded.config
+        return self._reloader.config
 
     def _unready(self) -> str | None:
-        return "the router is shutting down" if self._stop.is_set() else self._instances.unready()
-
-    async def _reload(self, trigger: Trigger) -> Reloaded:
-        return await self._reloader.reload(trigger)
-
-    async def _reload_by_signal(self) -> None:
-        with contextlib.suppress(UserError):  # it is in the log, and a signal has no other answer
-            await self._reload("SIGHUP")
+        return "the router is shutting down" if self._life.ending else self._instances.unready()
 
     async def _take_over(self, config: Config) -> None:
         _require_good(config)
@@ -186,19 +173,3 @@ class Router:
 
     def _note_reload(self, attempt: Attempt) -> None:
         self._metrics.last_reload_good = attempt.error is None
-
-    def _asked_to_stop(self) -> None:
-        (self._hurry if self._stop.is_set() else self._stop).set()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something for as long as the router lives; its failure ends the router."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fault = self._fault or error
-            self._stop.set()
