@@ -5,7 +5,7 @@ since both are taken to compute on one machine. In the engine it is told once a 
 time in between once for each `STEP`, so that `dwell_steps` are about as long as they are there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -17,8 +17,8 @@ Name = Literal["speculating", "plain"]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
 
 Reason = Literal["drafts", "load", "asked", "only_one", "none"]
-"""drafts: the load allows them; load: it does not; asked: the request wants none; only_one: the other one is down, or
-did not take it; none: both are."""
+"""drafts: the load allows them; load: it does not; asked: the request wants none; only_one: the instance that it would
+go to is down; none: both are."""
 
 STEP: Final = 0.05
 """Seconds, as a step of a small engine."""
@@ -32,7 +32,6 @@ class Choice(NamedTuple):
 
     order: tuple[Name, ...]
     reason: Reason
-    text: str  # one clause for people
 
 
 def settings_for(policy: PolicySettings, draft: int | None) -> PolicySettings:
@@ -88,20 +87,16 @@ class LoadWatch:
         return self.limit.cap >= self._settings.k_max
 
 
-def choose(load: LoadWatch, down: Mapping[Name, str], *, declined: bool) -> Choice:
-    """down: which instances do not serve, and why. declined: the request wants no drafts."""
-    wanted, reason, text = _wanted(load, declined=declined)
+def choose(load: LoadWatch, down: Container[Name], *, declined: bool) -> Choice:
+    """down: which instances do not serve. declined: the request wants no drafts."""
+    wanted, reason = _wanted(load, declined=declined)
     there = tuple(name for name in sorted(NAMES, key=lambda name: name != wanted) if name not in down)
     if not there:
-        return Choice((), "none", "; ".join(f"{name}: {why}" for name, why in down.items()))
-    if there[0] != wanted:
-        return Choice(there, "only_one", f"{wanted} is down: {down[wanted]}")
-    return Choice(there, reason, text)
+        return Choice((), "none")
+    return Choice(there, reason if there[0] == wanted else "only_one")
 
 
-def _wanted(load: LoadWatch, *, declined: bool) -> tuple[Name, Reason, str]:
+def _wanted(load: LoadWatch, *, declined: bool) -> tuple[Name, Reason]:
     if declined:
-        return "plain", "asked", "the request asks for no drafts"
-    if load.drafts:
-        return "speculating", "drafts", load.limit.text
-    return "plain", "load", load.limit.text
+        return "plain", "asked"
+    return ("speculating", "drafts") if load.drafts else ("plain", "load")

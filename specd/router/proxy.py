@@ -8,7 +8,7 @@ Nothing is sent twice that an instance may have begun: a prompt that ends one en
 client that leaves cancels all of it, which closes the connection to the instance.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from specd.config.schema import Config
 from specd.http.asgi import ClientGoneError, read_body, until_disconnect
 from specd.http.errors import ApiError
-from specd.router.choice import Choice, Name
+from specd.router.choice import Name
 from specd.router.instances import Instance, Instances, told
 from specd.router.traffic import Flight, NotTakenError, Outcome, Traffic
 from specd.router.wish import declines_drafts
@@ -102,13 +102,13 @@ class Proxy:
             await self._ask(self._traffic.any_one(), _Asked(scope, body, send, None))
             return
         with self._traffic.flight(body, self._config()) as flight:
-            choice = self._traffic.choose(declined=declines_drafts(body))
-            await self._ask(choice, _Asked(scope, body, send, flight))
+            order = self._traffic.choose(declined=declines_drafts(body))
+            await self._ask(order, _Asked(scope, body, send, flight))
 
-    async def _ask(self, choice: Choice, asked: _Asked) -> None:
+    async def _ask(self, order: Iterable[Name], asked: _Asked) -> None:
         """One instance after the other, until one takes it. Raises `ApiError`."""
         refusals: dict[Name, str] = {}
-        for name in choice.order:
+        for name in order:
             try:
                 await self._forward(self._instances.all[name], asked)
             except NotTakenError as error:

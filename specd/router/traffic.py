@@ -10,7 +10,7 @@ from typing import Any, Final
 from policies.settings import PolicySettings
 from specd.config.schema import Config
 from specd.http.errors import ApiError
-from specd.router.choice import NAMES, Choice, LoadWatch, Name, Reason, choose, settings_for
+from specd.router.choice import NAMES, LoadWatch, Name, Reason, choose, settings_for
 from specd.router.instances import Instances
 from specd.telemetry.tally import Histogram
 
@@ -112,18 +112,16 @@ class Traffic:
             if not self._flights:
                 self._empty.set()
 
-    def choose(self, *, declined: bool) -> Choice:
-        """For the request that came last, and is here."""
+    def choose(self, *, declined: bool) -> tuple[Name, ...]:
+        """Whom to ask for the request that came last, and is here. declined: it wants no drafts."""
         self._watch.arrived(self._clock(), len(self._flights), self._context())
         choice = choose(self._watch, self._instances.down, declined=declined)
         self.reasons[choice.reason] += 1
-        return choice
+        return choice.order
 
-    def any_one(self) -> Choice:
-        """For what is not a request for text."""
-        down = self._instances.down
-        there = tuple(name for name in NAMES if name not in down)
-        return Choice(there, "drafts", "; ".join(f"{name}: {why}" for name, why in down.items()))
+    def any_one(self) -> tuple[Name, ...]:
+        """Whom to ask for what is not a request for text, the first one first."""
+        return tuple(name for name in NAMES if name not in self._instances.down)
 
     @contextmanager
     def outcome(self, name: Name) -> Iterator[Outcome]:

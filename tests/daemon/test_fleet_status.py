@@ -11,7 +11,7 @@ from playwright.async_api import expect as expect_async
 from specd.cli import main
 from specd.fleet.fleet import MOST_NODES
 from tests.daemon.bridge_rig import bridged
-from tests.daemon.browser import PROGRAM, needs_chromium
+from tests.daemon.browser import ARTEFACTS, PROGRAM, needs_chromium
 from tests.daemon.conftest import until
 from tests.daemon.fleet_rig import ALERT, publish, target
 from tests.daemon.mosquitto import Mosquitto, needs_mosquitto, spying
@@ -184,5 +184,7 @@ async def test_the_page_shows_the_fleet_and_lets_nobody_write_on_it(daemons, bro
         await publish(spy, "n2", target(evil, "update"))
         await expect_async(page.locator("#fleet-updates")).to_contain_text("on 2 of 2", timeout=5000)
         assert await page.locator("#fleet img").count() == 0
+        ARTEFACTS.mkdir(parents=True, exist_ok=True)
+        await page.locator("#fleet-part").screenshot(path=ARTEFACTS / "fleet.png")
         assert faults == []
         await browser.close()
