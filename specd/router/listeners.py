@@ -10,7 +10,8 @@ from starlette.types import ASGIApp
 
 from specd.config.schema import ServerSection
 from specd.http.admin import reconfigured
-from specd.http.asgi import LimitBodies, application, json_response, on_loop
+from specd.http.admin_bodies import ReloadBody
+from specd.http.asgi import LimitBodies, application, json_response, on_loop, parsed
 from specd.http.errors import ApiError
 from specd.http.guard import RefuseForeignPages, RequireKey, apart_from_pages, host_rule
 from specd.http.keys import Keys
@@ -29,8 +30,8 @@ class Shown(Protocol):
     def status(self) -> dict[str, Any]:
         """How everything stands."""
 
-    def reload(self) -> Awaitable[Reloaded]:
-        """Read the config again. Raises `UserError`."""
+    def reload(self, *, partial: bool) -> Awaitable[Reloaded]:
+        """Read the config again; partial: keys that need a restart wait for it. Raises `UserError`."""
 
 
 def inference_app(
@@ -57,8 +58,9 @@ def inference_app(
 def admin_app(shown: Shown, tokens: Keys, listen: str) -> ASGIApp:
     """As the daemon's: a token is asked for under /admin."""
 
-    async def reload(_: Request) -> Response:
-        return await reconfigured(shown.reload())
+    async def reload(request: Request) -> Response:
+        wanted = parsed(await request.body() or b"{}", ReloadBody)
+        return await reconfigured(shown.reload(partial=wanted.partial))
 
     app = application(
         [

@@ -143,9 +143,9 @@ class Router:
             },
         }
 
-    async def reload(self) -> Reloaded:
-        """By the admin listener. Raises `UserError`."""
-        return await self._reloads.reload("admin")
+    async def reload(self, *, partial: bool) -> Reloaded:
+        """By the admin listener; partial: keys that need a restart wait for it. Raises `UserError`."""
+        return await self._reloads.reload("admin", partial)
 
     async def _drained(self) -> None:
         seconds = self._config().server.drain_seconds

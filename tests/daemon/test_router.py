@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from specd.cli import main
 from specd.config.layers import load
 from specd.errors import ConfigError
 from specd.router.router import faults
@@ -266,6 +267,19 @@ async def test_a_config_that_is_refused_changes_nothing(router):
     assert router.metric("specd_config_last_reload_successful") == 0
     assert "is above every cap" in router.status()["config"]["last_reload"]["error"]
     assert await asked(router) == "speculating"
+
+
+def test_the_commands_of_the_daemon_know_it(router, capsys):
+    """Test that `specd reload --wait` and `specd status` work on a router as they do on a daemon."""
+    admin = ["--admin", router.admin.removeprefix("http://")]
+    router.config_file.write_text(router.base + "draft = 2\n")
+    assert main(["reload", "--wait", *admin]) == 0
+    assert "router.draft" in capsys.readouterr().out
+    assert main(["status", *admin]) == 0
+    assert "instances.speculating.serves" in capsys.readouterr().out
+    router.config_file.write_text(router.base + "draft = 16\n")
+    assert main(["reload", "--wait", *admin]) == 2
+    assert "is above every cap" in capsys.readouterr().err
 
 
 async def test_the_instances_can_be_others_after_a_reload(router):
