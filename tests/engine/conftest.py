@@ -1,6 +1,5 @@
 """An engine over a tiny model, fp32, whose KV pool is checked after every test."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from engine.kernels.native import NativeOps, build
 from engine.model.loader import LoadedModel, load
 from engine.sequence import text_id
 from policies.settings import LoadSettings, PolicySettings
+from tests.kernels import compiled
 from tests.tiny import make_model_dir, make_noisy_dir, make_tokenizer
 from tests.tiny_heads import make_eagle_dir, make_medusa_dir
 
@@ -35,11 +35,7 @@ def tiny(tiny_dir: Path) -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache directory with the native kernels in it, where there is a compiler: it takes seconds."""
-    folder = tmp_path_factory.mktemp("kernels")
-    if shutil.which("g++"):
-        build(folder)
-    return folder
+    return compiled(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from tests.kernels import compiled
 from tests.scenarios.stage import RealDaemon, Stage
 from tests.tiny import CHAT_TEMPLATE, make_model_dir
 
@@ -29,7 +30,7 @@ def tokenizer(tiny_dir: Path) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory, tiny_dir: Path) -> Stage:
-    return Stage(tmp_path_factory.mktemp("daemons"), tiny_dir)
+    return Stage(tmp_path_factory.mktemp("daemons"), tiny_dir, compiled(tmp_path_factory))
 
 
 @pytest.fixture(autouse=True)

@@ -69,8 +69,12 @@ def _rests(status: Table) -> bool:
 class Stage:
     """Where daemons run that serve a tiny model."""
 
-    def __init__(self, directory: Path, model: Path) -> None:
+    def __init__(self, directory: Path, model: Path, kernels: Path) -> None:
+        """kernels: where they are compiled already."""
         self._directory = directory
+        cache = directory / "cache"
+        cache.mkdir()
+        (cache / "kernels").symlink_to(kernels)
         self._defaults: Table = {
             "server": {"listen": "127.0.0.1:0"},
             "admin": {"listen": "127.0.0.1:0"},
@@ -78,8 +82,8 @@ class Stage:
             "engine": {"threads": 1, "kv_mib": 64},
             "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
         }
-        # Two OpenMP programs at once on a small host spin against each other. What is compiled, is compiled once.
-        self._env = {"OMP_NUM_THREADS": "1", "SPECD_CACHE_DIR": str(directory / "cache")}
+        # Two OpenMP programs at once on a small host spin against each other.
+        self._env = {"OMP_NUM_THREADS": "1", "SPECD_CACHE_DIR": str(cache)}
         self.daemons: list[RealDaemon] = []
 
     @contextlib.contextmanager
