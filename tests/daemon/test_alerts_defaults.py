@@ -1,6 +1,7 @@
 """The default rule under the default policy: a collapse silences most of its own evidence."""
 
-from collections.abc import Iterator
+from functools import cache
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -17,7 +18,7 @@ from specd.config.alerts import AlertsSection
 
 TOKENS = 120
 ROUNDS_PER_SECOND = 20.0
-COLLAPSE = 900.0
+COLLAPSE, LATE = 900.0, 1800.0
 GOOD, RUINED = 0.7, 0.02
 COSTS = StepCosts(((1, 1 / ROUNDS_PER_SECOND), (2, 1.06 / ROUNDS_PER_SECOND)))
 
@@ -56,25 +57,27 @@ def a_round(policy: Controller, request: RequestView, rng: Random, acceptance: f
     )
 
 
-def traffic(every: float, end: float) -> Iterator[tuple[float, Round]]:
-    """A request every so many seconds, whose draft is ruined from `COLLAPSE` on."""
-    policy, rng = Controller(PolicySettings(), COSTS), Random(7)
-    for number in range(int(end / every)):
+@cache
+def traffic(every: float) -> list[tuple[float, Round]]:
+    """A request every so many seconds, whose draft is ruined from `COLLAPSE` on. Longer than any test looks."""
+    policy, rng, found = Controller(PolicySettings(), COSTS), Random(7), []
+    for number in range(int((COLLAPSE + LATE) / every)):
         now, remaining = number * every, TOKENS
         while remaining > 0:
             acceptance = GOOD if now < COLLAPSE else RUINED
             one = a_round(policy, view(number, remaining), rng, acceptance)
-            yield now, one
+            found.append((now, one))
             remaining -= one.accepted + 1
             now += 1 / ROUNDS_PER_SECOND
         policy.forget(f"r{number}")
+    return found
 
 
 def alarms(every: float, end: float) -> list[tuple[float, State]]:
     """What the default rule announces, asked once a second."""
     (rule,) = AlertsSection().rules
     evidence, lifecycle, announced, asked = Evidence(rule.window_seconds), Lifecycle(), [], 0.0
-    for now, one in traffic(every, end):
+    for now, one in takewhile(lambda seen: seen[0] < end, traffic(every)):
         while asked <= now:
             findings = evaluate([rule], evidence, Pair("t1", "d1"), asked)
             announced += [(asked, alert.state) for alert in lifecycle.step(findings, asked)]
@@ -96,7 +99,7 @@ def test_a_collapse_is_told_at_low_load(every):
 def test_a_collapse_leaves_little_evidence(every):
     """Test that the case above is the hard one: six rounds in seven draft nothing, a minute shows too little."""
     (rule,) = AlertsSection().rules
-    late = [(now, one) for now, one in traffic(every, COLLAPSE + 1800) if now > COLLAPSE + 600]
+    late = [(now, one) for now, one in traffic(every) if now > COLLAPSE + 600]
     drafted = [now for now, one in late if one.drafted]
     assert len(drafted) < len(late) / 7
     last_minute = [now for now in drafted if now > late[-1][0] - 60]
