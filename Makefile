@@ -24,7 +24,7 @@ run: $(VENV)/.run  ## serve the demo model on 127.0.0.1:8000, admin on 127.0.0.1
 test: $(VENV)/.dev  ## the whole test suite
 	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-systemd: $(VENV)/.dev  ## a real systemd, booted in namespaces: the suite's tests of it, and the README's lines
 	@tests/real_programs.sh

@@ -31,6 +31,8 @@ from policies.settings import PolicySettings
 from tests.engine.conftest import request
 
 DEADLINE = 120
+COSTS = StepCosts(((1, 0.01), (8, 0.02)), {"ngram": DraftCost(0.001)}, key=1e-6)
+USUAL = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 class Engine:
@@ -74,19 +76,38 @@ def launch(path: Path) -> Launch:
     return Launch(model_path=str(path), dtype="float32", threads=1, kv_bytes=1 << 20, block_size=4)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(tiny_dir: Path) -> Iterator[Engine]:
-    engine = Engine(launch(tiny_dir))
+    """It comes behind another one, and with what is known of its costs."""
+    engine = Engine(structs.replace(launch(tiny_dir), share="behind", costs=COSTS))
     yield engine
-    assert engine.close() == 0, "the engine ends by itself when the daemon's end closes"
+    engine.close()
 
 
-async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine: Engine) -> None:
+async def test_an_engine_that_comes_behind_another_steps_back(engine: Engine) -> None:
+    """All its threads are nicer while another engine serves, where that can be undone at all."""
     *loading, ready = await engine.messages_until(Ready)
     assert any(said.message.startswith("memory: weights") for said in loading)
     assert ready.memory.keys() == {"weights", "draft_weights", "kv", "draft_kv", "suffix", "verify"}
     assert ready.model_type == "llama"
     assert ready.memory["kv"] <= 1 << 20
+    assert niceness(engine.process.pid) == {USUAL + 10 if may_return() else USUAL}
+
+
+async def test_an_engine_begins_with_the_costs_of_a_profile(engine: Engine) -> None:
+    *_, idle = await engine.messages_until(Idle)
+    assert idle.costs == COSTS
+
+
+async def test_an_engine_that_serves_alone_has_its_share_of_the_processor_again(engine: Engine) -> None:
+    engine.send(Move("alone"))
+    await engine.messages_until(Idle)
+    engine.send(Submit(request("first", [5] * 8)))
+    await engine.messages_until(StepReport, finished="first")
+    assert niceness(engine.process.pid) == {USUAL}
+
+
+async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine: Engine) -> None:
     engine.send(Configure(policy=PolicySettings(kind="static", static_k=2), draft=DraftSettings(ngram_min=1)))
     engine.send(Submit(request("a", [5, 6, 5, 6, 5])))
     reports = await engine.messages_until(StepReport, finished="a")
@@ -100,6 +121,12 @@ async def test_a_request_is_served_configured_and_cancelled_over_the_wire(engine
     assert idle.kv.used == 0
 
 
+async def test_an_engine_that_is_sent_garbage_ends(engine: Engine) -> None:
+    """One that went on without listening would look alive for ever. The last that is asked of this one."""
+    engine.socket.sendall(b"\x03\x00\x00\x00abc")
+    assert engine.process.wait(DEADLINE) == 0
+
+
 async def test_settings_sent_while_the_model_loads_are_not_lost(tiny_dir: Path) -> None:
     """The daemon may reload its config at any moment, also before the engine has read its Launch."""
     engine = Engine(launch(tiny_dir))
@@ -110,23 +137,6 @@ async def test_settings_sent_while_the_model_loads_are_not_lost(tiny_dir: Path) 
         "disabled"
     }
     assert engine.close() == 0
-
-
-async def test_an_engine_begins_with_the_costs_of_a_profile(tiny_dir: Path) -> None:
-    costs = StepCosts(((1, 0.01), (8, 0.02)), {"ngram": DraftCost(0.001)}, key=1e-6)
-    engine = Engine(structs.replace(launch(tiny_dir), costs=costs))
-    *_, idle = await engine.messages_until(Idle)
-    assert idle.costs == costs
-    assert engine.close() == 0
-
-
-async def test_an_engine_that_is_sent_garbage_ends(tiny_dir: Path) -> None:
-    """One that went on without listening would look alive for ever."""
-    engine = Engine(launch(tiny_dir))
-    await engine.messages_until(Ready)
-    engine.socket.sendall(b"\x03\x00\x00\x00abc")
-    assert engine.process.wait(DEADLINE) == 0
-    engine.close()
 
 
 async def test_a_model_that_cannot_be_served_is_refused_with_exit_2(tmp_path: Path) -> None:
@@ -144,21 +154,6 @@ async def test_a_lack_of_memory_is_told_from_other_refusals(tiny_dir: Path) -> N
     assert refused.lacks_memory
     assert "lower engine.kv_mib" in refused.message
     assert engine.close() == 2
-
-
-async def test_an_engine_in_the_background_steps_back_and_returns(tiny_dir: Path) -> None:
-    """All its threads are nicer while another engine serves, and as before once it serves itself, where that can be
-    undone at all."""
-    engine = Engine(structs.replace(launch(tiny_dir), share="behind"))
-    await engine.messages_until(Ready)
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-    assert niceness(engine.process.pid) == {usual + 10 if may_return() else usual}
-    engine.send(Move("alone"))
-    await engine.messages_until(Idle)
-    engine.send(Submit(request("a", [5] * 8)))
-    await engine.messages_until(StepReport, finished="a")
-    assert niceness(engine.process.pid) == {usual}
-    assert engine.close() == 0
 
 
 def may_return() -> bool:
