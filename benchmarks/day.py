@@ -1,4 +1,8 @@
-"""A day in little: clients come and go while chats become copies; each policy gets the same requests."""
+"""A day in little: clients come and go while chats become copies; each policy gets the same requests.
+
+All static policies are screened on a day of short answers. The best of them, no drafts and the adaptive policy then
+have one of long answers, since prompts cost all of them the same.
+"""
 
 import statistics
 from collections import deque
@@ -8,12 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bar import Bar
-from benchmarks.rivals import ADAPTIVE, STATIC, Rivals
+from benchmarks.regret import FINALISTS
+from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
 from benchmarks.steady import Ask, asks, steps_weight, timed_step
 from engine.core import Engine
 from specd.bench.stages import ramp
 
 CLIENTS: Final = (1, 2, 4, 8, 16, 32, 48, 32, 16, 8, 4, 2, 1)
+_SHORTER: Final = 4
 _REQUESTS: Final = {1: 2, 2: 4, 4: 8, 8: 16}  # so that a phase of few clients is about as long as one of many
 
 
@@ -31,6 +37,8 @@ class Day:
     """Seconds of each phase by policy, round by round."""
 
     clients: list[int]
+    screened: dict[str, float]
+    """Seconds of the short day, of every static policy."""
     seconds: dict[str, list[list[float]]]
 
     def total(self, name: str) -> float:
@@ -49,7 +57,12 @@ class Day:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         totals = {name: self.total(name) for name in self.seconds}
-        return {"clients": self.clients, "total_seconds": totals, "seconds": self.seconds}
+        return {
+            "clients": self.clients,
+            "screened": self.screened,
+            "total_seconds": totals,
+            "seconds": self.seconds,
+        }
 
 
 def phases(path: Path, clients: Sequence[int]) -> list[Phase]:
@@ -59,19 +72,22 @@ def phases(path: Path, clients: Sequence[int]) -> list[Phase]:
 
 
 def day(rivals: Rivals, of: Sequence[Phase], tokens: int, repeats: int, bar: Bar) -> Day:
-    """All policies side by side, after a day for the adaptive one to learn by."""
+    """tokens: of each answer, on the long days. The adaptive policy has a short one to learn by."""
 
-    def measured(names: Sequence[str], turn: int) -> dict[str, list[float]]:
+    def measured(names: Sequence[str], part: str, tokens: int) -> dict[str, list[float]]:
         run = lambda: _run(rivals, names, of, tokens)  # noqa: E731
-        found: dict[str, list[float]] = bar.measured(
-            f"day, round {turn}", len(names) * weight(of, tokens), run
-        )
+        found: dict[str, list[float]] = bar.measured(f"day, {part}", len(names) * weight(of, tokens), run)
         return found
 
-    measured((ADAPTIVE,), 0)
-    rounds = [measured((*STATIC, ADAPTIVE), turn) for turn in range(1, repeats + 1)]
-    seconds = {name: [each[name] for each in rounds] for name in (*STATIC, ADAPTIVE)}
-    return Day([phase.clients for phase in of], seconds)
+    short = tokens // _SHORTER
+    measured((ADAPTIVE,), "met", short)
+    phases_of = measured(STATIC, "screened", short)
+    screened = {name: sum(phases_of[name]) for name in STATIC}
+    best = sorted(STATIC, key=screened.__getitem__)[:FINALISTS]
+    names = tuple(dict.fromkeys((PLAIN, *best, ADAPTIVE)))
+    rounds = [measured(names, f"round {turn}", tokens) for turn in range(1, repeats + 1)]
+    seconds = {name: [each[name] for each in rounds] for name in names}
+    return Day([phase.clients for phase in of], screened, seconds)
 
 
 def weight(of: Sequence[Phase], tokens: int) -> float:
@@ -84,8 +100,9 @@ def weight(of: Sequence[Phase], tokens: int) -> float:
 
 
 def total_weight(of: Sequence[Phase], tokens: int, repeats: int) -> float:
-    """Of all days, at most."""
-    return (1 + repeats * (1 + len(STATIC))) * weight(of, tokens)
+    """Of all days."""
+    short = weight(of, tokens // _SHORTER)
+    return (1 + len(STATIC)) * short + repeats * (2 + FINALISTS) * weight(of, tokens)
 
 
 def _run(rivals: Rivals, names: Sequence[str], of: Sequence[Phase], tokens: int) -> dict[str, list[float]]:

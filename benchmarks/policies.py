@@ -102,7 +102,7 @@ class _Measurement:
         )
         self._clients = (1, 2, 1) if args.quick else day.CLIENTS
         self._day = day.phases(self._path, self._clients) if "day" in args.only else []
-        self._day_tokens = 2 * args.tokens  # prompts count as well, and are to be no more than a part of it
+        self._day_tokens = 4 * args.tokens  # prompts count as well, and are to be no more than a part of it
         self._bar = Bar(self._weight(), journal)
 
     def figures(self) -> PolicyFigures:

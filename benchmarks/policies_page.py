@@ -170,7 +170,9 @@ class PolicyFigures:
         ]
         words = (
             "Seconds of a day, prompts included, and of its phases by number of clients, in which the traffic moves "
-            "from chats to copies:"
+            "from chats to copies. All static k had a day of short answers before, and the best are in this one: "
+            + ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.day.screened.items())
+            + "."
         )
         return section(words, header, rows)
 

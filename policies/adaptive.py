@@ -29,6 +29,12 @@ from policies.standing import FAVOUR, OFF, Standing
 _MOST_MADE: Final = 1 << 14  # decisions that are kept
 _MOST_BEHIND: Final = 3  # steps that overlap
 
+QUIET: Final = 64
+"""Steps in a row in which nothing of all that there is was worth drafting, after which it is looked at more seldom."""
+
+DOZE: Final = 8
+"""Steps for a look then: a look costs a small step a few percent."""
+
 
 class Fields(NamedTuple):
     """Those of the requests' views, each as a column."""
@@ -74,6 +80,8 @@ class Adaptive:
         self._market = Market()
         self._told: Step | None = None
         self._stands: _Stands | None = None
+        self._worth_it = 0  # the last step in which something was worth drafting, or might have been
+        self._doze: _Doze | None = None
         self._made: dict[tuple[Option | None, int, int], Decision] = {}
         self.configure(costs, settings)
 
@@ -83,6 +91,7 @@ class Adaptive:
         self._exploring.configure(settings)
         self._made.clear()
         self._last: _Decided | None = None
+        self._doze = None
         self.reckon(costs)
 
     def reckon(self, costs: StepCosts) -> None:
@@ -99,8 +108,25 @@ class Adaptive:
 
     @property
     def wants_options(self) -> bool:
-        """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe."""
+        """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe; nor in
+        most steps where none has been worth it for long.
+        """
+        if self._doze is not None:
+            return False
         return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
+
+    def dozed(self, requests: Fields) -> list[Decision] | None:
+        """Plain steps for those for whom nothing has been worth drafting for long; None where it is time to look."""
+        doze, self._doze = self._doze, None
+        if doze is None or doze.request != requests.request:
+            return None
+        self._steps += 1
+        self._chose.append(False)
+        self._standing.idle[doze.rows] += 1
+        self._exploring.earn(1.0, 1.0)
+        if doze.left > 1:
+            self._doze = doze._replace(left=doze.left - 1)
+        return doze.decisions.copy()
 
     def stood(self, requests: Fields, rows: int) -> list[Decision] | None:
         """What was decided last, for requests that nothing holds back in a step of so many rows, their drafts left out;
@@ -123,7 +149,7 @@ class Adaptive:
     def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
         """One decision for each request."""
         self._steps += 1
-        self._stands = None
+        self._stands = self._doze = None
         verdict = self._verdict(allowed)
         names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
@@ -152,7 +178,21 @@ class Adaptive:
             self._stands = _Stands(
                 names, classes, options, allowed.rows, *seconds, batch, idle, decisions.copy()
             )
+        if found.k.any() or verdict is Verdict.REST or not self._reader.are_all(columns):
+            self._worth_it = self._steps
+        elif not (choice.k.any() or self._check.is_trying(allowed.sequences)):
+            self._doze = self._dozing(names, rows, decisions)
         return self._held_back(decisions, found.k, allowed)
+
+    def _dozing(self, names: tuple[str, ...], rows: Ints, decisions: list[Decision]) -> "_Doze | None":
+        """So many of the next steps as need no look."""
+        if self._steps - self._worth_it < QUIET:
+            return None
+        left = min(DOZE, self._exploring.due_in(rows)) - 1
+        if left <= 0:
+            return None
+        self._stands = None
+        return _Doze(names, rows, decisions, left)
 
     def account(self, place: int) -> Account:
         """What was behind a decision of the last `decide`."""
@@ -316,6 +356,15 @@ class _Stands(NamedTuple):
             and requests.traffic_class == self.traffic_class
             and rows == self.rows
         )
+
+
+class _Doze(NamedTuple):
+    """Steps in which nobody drafts, without a look at what there is."""
+
+    request: tuple[str, ...]
+    rows: Ints  # see policies.standing
+    decisions: list[Decision]
+    left: int
 
 
 class _Choice(NamedTuple):

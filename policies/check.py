@@ -113,6 +113,10 @@ class Check:
             return Verdict.DRAFT if band.trial.turn % 2 else Verdict.LOOK
         return Verdict.LOOK if band.since_plain >= LOOK_EVERY else Verdict.DRAFT
 
+    def is_trying(self, sequences: int) -> bool:
+        """Whether drafts and plain steps take turns."""
+        return self._band(sequences).trial is not None
+
     def text(self, sequences: int) -> str:
         """Why a step of so many has no drafts."""
         band = self._band(sequences)
@@ -164,9 +168,8 @@ def _judge(band: _Band, trial: _Trial) -> None:
     """End the trial, if it has an outcome."""
     plain, drafted = trial.plain, trial.drafted
     if min(plain.steps, drafted.steps) < _FEWEST:
-        band.trial = (
-            trial if trial.turn < _TRIAL else None
-        )  # what is not drafted in its turn cannot be judged
+        if trial.turn >= _TRIAL:  # what is not drafted in its turn cannot be judged: what it was once says nothing
+            band.trial, band.drafted = None, _Paces()
         return
     ahead, noise = drafted.pace - plain.pace, sqrt(plain.variance + drafted.variance)
     if abs(ahead) <= _SURE * noise and trial.turn < _TRIAL:

@@ -54,6 +54,10 @@ class Reader:
         """By number."""
         return tuple(self._proposers)
 
+    def are_all(self, columns: Columns) -> bool:
+        """Whether every request is offered every arm that there is."""
+        return len(columns.arm) == len(self._arms) and bool((columns.arm != NO_ARM).all())
+
     def columns(self, names: Sequence[str], classes: Sequence[str], options: Options) -> Columns:
         """Of these requests, their traffic classes and what is offered to them."""
         read = names, classes, options, self._estimates.changes

@@ -221,6 +221,8 @@ class Controller(Policy):
 
     def _decided(self, load: LoadView, fields: Fields, ceilings: "_Ceilings") -> list[Decision]:
         count = len(fields.request)
+        if ceilings.are_none and (dozed := self._adaptive.dozed(fields)) is not None:
+            return dozed
         if ceilings.are_none and min(fields.remaining_tokens) > self._k_max:
             stood = self._adaptive.stood(fields, load.prefill_rows + count)
             if stood is not None:

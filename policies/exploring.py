@@ -12,6 +12,7 @@ the share pays for those before it.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -81,6 +82,13 @@ class Exploring:
         room -= sum(_rows(batch, *each) for each in found)
         look = self._look(batch, chosen, k, room, gained=gained, step=step)
         return found if look is None else [*found, look]
+
+    def due_in(self, rows: Ints) -> int:
+        """In how many steps somebody of these is to be probed, if none of them drafts before that."""
+        steps = self._every - int(self._standing.idle[rows].max(initial=0))
+        if self._affords(self._short):
+            return steps
+        return max(steps, ceil((min(self._short, PURSE) - self._purse) / SHARE))
 
     def may_pass(self, batch: Batch, idle: Ints) -> bool:
         """Whether nobody of the requests at these places is due for a probe that can be paid for. Then they wait for

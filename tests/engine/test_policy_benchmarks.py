@@ -152,7 +152,11 @@ def test_claims_are_against_the_best_static_policy() -> None:
     assert point.best == static(4)
     assert point.against(static(4)) == pytest.approx(1.1)
     assert point.against(PLAIN) == pytest.approx(1.32)
-    day = Day([1, 2], {PLAIN: [[10.0, 10.0]], static(2): [[9.0, 8.0]], ADAPTIVE: [[8.0, 8.0]]})
+    day = Day(
+        [1, 2],
+        {PLAIN: 20.0, static(2): 18.0},
+        {PLAIN: [[10.0, 10.0]], static(2): [[9.0, 8.0]], ADAPTIVE: [[8.0, 8.0]]},
+    )
     claims = {claim.what: claim for claim in PolicyFigures(points=[point], day=day).claims()}
     many_wants = claims["mixed, 4 running: tokens/s over the best static (k = 4)"]
     assert (many_wants.bound, many_wants.met) == (1.05, True)

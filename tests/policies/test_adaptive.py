@@ -287,3 +287,37 @@ def test_a_look_at_another_option_does_not_stand():
         looks = [step for step, of in enumerate(loop.reasons) if Reason.PROBE in of[c::2]]
         assert len(looks) > 3
         assert min(np.diff(looks)) >= 4
+
+
+@pytest.mark.parametrize("requests", [1, 6])
+def test_a_draft_that_is_never_worth_it_is_looked_at_ever_more_seldom_and_probed_all_the_same(requests):
+    """Test that most steps ask for no options once nothing has been worth drafting for long, that every request is
+    probed in its turn, and that a draft which becomes good is drafted with again."""
+    good = [False]
+    loop = Loop(requests, lambda i, step: {"eagle": 0.97 if good[0] else 0.02})
+    loop.speed(300)
+    asked = []
+    for _ in range(400):
+        asked.append(loop.controller.wants_options)
+        loop.step()
+    assert sum(asked) < 0.3 * len(asked)
+    probed = [sum(of[i] is Reason.PROBE for of in loop.reasons[300:]) for i in range(requests)]
+    assert min(probed) > 0
+    good[0] = True
+    loop.speed(1200)
+    assert np.mean([k > 0 for k, _ in loop.chosen[-1]]) > 0.5
+
+
+def test_a_newcomer_and_other_settings_end_a_doze():
+    """Test that what was found to be worthless for some is looked at anew for another, and under other settings."""
+    loop = Loop(1, lambda i, step: {"eagle": 0.02})
+    loop.speed(300)
+    while loop.controller.wants_options:
+        loop.step()
+    loop.controller.configure(PolicySettings(k_max=4))
+    assert loop.controller.wants_options
+    while loop.controller.wants_options:
+        loop.step()
+    view = RequestView("new", "other", "t", 10_000, 100, True, None, 0, ())
+    loop.controller.decide(LoadView(1, 0, 1.0), [view])
+    assert loop.controller.wants_options
