@@ -168,7 +168,9 @@ def _judge(band: _Band, trial: _Trial) -> None:
     """End the trial, if it has an outcome."""
     plain, drafted = trial.plain, trial.drafted
     if min(plain.steps, drafted.steps) < _FEWEST:
-        if trial.turn >= _TRIAL:  # what is not drafted in its turn cannot be judged: what it was once says nothing
+        if (
+            trial.turn >= _TRIAL
+        ):  # what is not drafted in its turn cannot be judged: what it was once says nothing
             band.trial, band.drafted = None, _Paces()
         return
     ahead, noise = drafted.pace - plain.pace, sqrt(plain.variance + drafted.variance)
