@@ -23,8 +23,8 @@ from specd.config.layers import load
 cpus, config, *engine = sys.argv[1:]
 if cpus:
     os.sched_setaffinity(0, {int(cpus)})
-from specd.daemon import ENGINE_COMMAND, serve
-sys.exit(serve(load(Path(config), env={}), engine_command=engine or ENGINE_COMMAND))
+from specd.daemon import serve
+sys.exit(serve(load(Path(config), env={}), engine_command=engine))
 """
 
 

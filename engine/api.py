@@ -4,7 +4,7 @@ Daemon to engine: Launch (first, once), then Submit, Cancel, Configure, Move, Sh
 Engine to daemon: Loading*, then Ready or Refused; then StepReport per step, Idle while there is none to take.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -347,6 +347,8 @@ class Launch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """What an earlier calibration of this engine found: reckoned with from the start on, and nothing is measured."""
     share: Share = "alone"
     """Of the machine, until `Move`."""
+    vllm_options: dict[str, Any] = {}
+    """For the engine with vLLM: its own options, beside those that follow from the rest."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):

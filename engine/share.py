@@ -42,7 +42,7 @@ class Machine:
         )
 
     def _step_back(self) -> None:
-        if self._usual is None and _can_return():
+        if self._usual is None and may_step_back():
             self._usual = os.getpriority(os.PRIO_PROCESS, _MINE)
             _everywhere(self._usual + _NICE)
 
@@ -52,8 +52,8 @@ class Machine:
             self._usual = None
 
 
-def _can_return() -> bool:
-    """Tried with a thread that ends afterwards."""
+def may_step_back() -> bool:
+    """Whether this process could take low priority back. Tried with a thread that ends afterwards."""
     found = [False]
 
     def attempt() -> None:

@@ -39,6 +39,15 @@ async def read_from_engine(reader: asyncio.StreamReader) -> FromEngine:
     return _from_engine.decode(await reader.readexactly(length))
 
 
+async def next_to_engine(reader: asyncio.StreamReader) -> ToEngine | None:
+    """Next message of the daemon, for an engine with an event loop. None when the daemon has gone."""
+    try:
+        length = _checked_length(await reader.readexactly(_LENGTH.size))
+        return _to_engine.decode(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
 def read_to_engine(sock: socket.socket) -> ToEngine | None:
     """Next message of the daemon, blocking. None when the daemon has gone."""
     header = _read_exactly(sock, _LENGTH.size)

@@ -23,6 +23,7 @@ from specd.flights import Refusal
 from specd.heartbeat import EXTENSION, heartbeat
 from specd.http.guard import exposed
 from specd.http.listen import Listener
+from specd.launching import engine_command as command_of
 from specd.life import Life
 from specd.logs import LogFormat, configure_logging
 from specd.notify import Notifier
@@ -33,8 +34,6 @@ from specd.training import PROGRAM
 
 log = logging.getLogger(__name__)
 
-ENGINE_COMMAND: Final = (sys.executable, "-m", "engine.worker")
-
 _EX_CONFIG: Final = 78
 _LAST_WORDS: Final = 2.0
 _CLOSING: Final = Refusal("the server is shutting down; send the request again later", "shutting_down")
@@ -44,18 +43,19 @@ def serve(
     loaded: Loaded,
     *,
     log_format: LogFormat = "text",
-    engine_command: Sequence[str] = ENGINE_COMMAND,
+    engine_command: Sequence[str] = (),
     train_command: Sequence[str] = (),
 ) -> int:
-    """Run the daemon until it is told to end; the exit code. The engine is `engine_command --fd N`. train_command: in
-    the place of what trains heads.
+    """Run the daemon until it is told to end; the exit code. engine_command, train_command: in the place of the engine
+    that is configured, as `engine_command --fd N`, and of what trains heads.
     """
     configure_logging(log_format)
     notifier = Notifier.from_environment()
     say = log.info if log_format == "json" else _print
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            programs = Programs(engine_command, train_command or idle(PROGRAM))
+            engine = engine_command or command_of(loaded.config.engine)
+            programs = Programs(engine, train_command or idle(PROGRAM))
             runner.run(_run(loaded, programs, notifier, say))
     except UserError as error:
         sys.stderr.write(f"{error}\n")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -114,11 +115,17 @@ class EngineProcess:
         except TimeoutError:
             self.kill()
             await self._process.wait()
+        self._end_children()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
         await self._output.end()
         code = self._process.returncode or 0
         return ending(code, killed_by_kernel=code == -signal.SIGKILL and kernel_kills() > self._kills_before)
+
+    def _end_children(self) -> None:
+        """What it started and left behind, such as the processes that vLLM computes in."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # it began a session, and so a group, of its own
 
     def kill(self) -> None:
         """Signal 9, now."""

@@ -1,13 +1,22 @@
 """From a config and the models that it names to what an engine is started with."""
 
+import sys
+from importlib import resources
 from pathlib import Path
 
 from engine.api import DraftSettings, Launch
 from policies.cost import StepCosts
 from policies.settings import PolicySettings
-from specd.config.schema import Config
+from specd.config.schema import Config, EngineSection
 from specd.config.target import TargetSection
 from specd.models.cache import cache_dir
+
+
+def engine_command(engine: EngineSection) -> tuple[str, ...]:
+    """Of the engine process, but for its socket."""
+    if engine.backend == "vllm":  # by its file: the other interpreter need not have specd installed
+        return (engine.vllm.python or sys.executable, str(resources.files("engine") / "vllm"))
+    return (sys.executable, "-m", "engine.worker")
 
 
 def launch_of(
@@ -40,4 +49,5 @@ def launch_of(
         policy=policy,
         verification=engine.verification,
         costs=costs,
+        vllm_options=engine.vllm.launch_options() if engine.backend == "vllm" else {},
     )

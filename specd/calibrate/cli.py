@@ -100,6 +100,11 @@ five minutes for the demo model.""",
 def run(args: Arguments) -> int:
     """Measure, print, and write."""
     config = load_config(args).config
+    if config.engine.backend != "specd":
+        raise UserError(
+            f'engine.backend = "{config.engine.backend}": `specd calibrate` measures specd\'s own engine; with vLLM '
+            "costs are learned as it serves"
+        )
     require_writable(args.out, args.plot)
     _require_alone(config.admin.listen)
     path = resolve_target(config.model.target.path)

@@ -98,7 +98,7 @@ def _model_faults(config: Config) -> Iterator[str]:
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())
         return
-    draft = config.model.draft
+    draft = config.drafting
     try:
         faults = [misfit(draft, path, hashes()), mismatch(draft, path)]
     except ModelError as error:
@@ -113,5 +113,5 @@ def _model_faults(config: Config) -> Iterator[str]:
 
 
 def _check_profile(config: Config, path: Path) -> None:
-    drafts = find_drafts(config.model.draft, path, hashes(), trained=heads_dir(config.store))
+    drafts = find_drafts(config.drafting, path, hashes(), trained=heads_dir(config.store))
     find_profile(config, path, drafts, hashes())

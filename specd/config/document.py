@@ -39,6 +39,8 @@ _TYPES: Final[Mapping[Any, str]] = {
     SecretFile: "path of a [secret](operating.md#secrets)",
 }
 
+_NAMES: Final[Mapping[Any, str]] = {tuple: "array", dict: "table"}
+
 
 def page() -> str:
     """The whole page, in Markdown."""
@@ -83,7 +85,7 @@ def _values(field: FieldInfo) -> str:
         named = [name for kind in kinds if get_origin(kind) is Literal for name in get_args(kind)]
         return ", ".join(f"`{_toml(name)}`" for name in named) + ", or a list of them"
     kind = kinds[0] if NoneType in get_args(field.annotation) else field.annotation
-    name = "array" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
+    name = _NAMES.get(get_origin(kind), _TYPES.get(kind, "text"))
     limits = [text for limit in field.metadata for text in _limits(limit)]
     return " ".join([name, ", ".join(limits)]).strip()
 

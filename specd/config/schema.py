@@ -20,6 +20,7 @@ from specd.config.store import StoreSection
 from specd.config.target import TargetSection
 from specd.config.telemetry import TelemetrySection
 from specd.config.tracing import TracingSection
+from specd.config.vllm import VllmSection, vllm_fault
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -84,6 +85,9 @@ class ReloadSection(Section):
 class EngineSection(Section):
     """The engine process."""
 
+    backend: Literal["specd", "vllm"] = restart(
+        "specd", "specd's own engine, or vLLM's for what one machine cannot hold: docs/vllm.md"
+    )
     device: Literal["cpu", "cuda"] = restart("cpu", "where the model runs")
     cuda_graphs: bool = restart(True, "on CUDA: capture small steps at the start and replay them")
     threads: int = restart(0, "compute threads; 0 takes all cores", ge=0)
@@ -115,6 +119,7 @@ class EngineSection(Section):
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
     )
     start_seconds: float = hot(600.0, "longest time for the engine to load its model", gt=0)
+    vllm: VllmSection = VllmSection()
 
 
 class DraftSection(Section):
@@ -243,6 +248,20 @@ class Config(Section):
         if names and not self.mqtt.url:
             raise ValueError(f"alerts.receivers: {names[0]} is of kind mqtt: name a broker with mqtt.url")
         return self
+
+    @model_validator(mode="after")
+    def _vllm_can(self) -> Self:
+        if self.engine.backend == "vllm" and (fault := vllm_fault(self)):
+            raise ValueError(fault)
+        return self
+
+    @property
+    def drafting(self) -> DraftSection:
+        """`model.draft`, with what "auto" means to the engine: vLLM drafts with one proposer."""
+        draft = self.model.draft
+        if self.engine.backend == "vllm" and draft.kind == "auto":
+            return draft.model_copy(update={"kind": "ngram"})
+        return draft
 
     @property
     def alerts_told(self) -> AlertsSection:

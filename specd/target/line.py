@@ -84,7 +84,7 @@ def find_files(
     """serving: what is to be replaced; what drafts for it goes on where nothing in the package fits better. Blocking;
     slow once per model. Raises `UserError`.
     """
-    draft = choice.within(config.model.draft)
+    draft = choice.within(config.drafting)
     path = resolve_target(target.path)
     drafts = find_drafts(
         draft,

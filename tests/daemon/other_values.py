@@ -108,6 +108,7 @@ def _by_hand(directory: Path) -> dict[str, Any]:
         "server.allowed_hosts": ["proxy.example"],
         "admin.listen": "127.0.0.1:2",
         "admin.token_file": str(secret),
+        "engine.vllm.options": {"seed": 1},
         "model.draft.kind": ["ngram", "suffix"],
         "model.draft.ngram_min": 3,
         "model.draft.skip_layers": [1],

@@ -1,0 +1,63 @@
+"""`[engine.vllm]`: vLLM in the place of specd's own engine."""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from engine.vllm.options import unsupported_reason
+from specd.config.section import Section, restart
+
+if TYPE_CHECKING:
+    from specd.config.schema import Config
+
+
+def _table(value: Any) -> Any:
+    """A table, or JSON of one, as an environment variable has it."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError("is neither a table nor JSON of one: write options = { seed = 1 }") from None
+    return value
+
+
+def _as_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+# Shown and compared as one value, since the keys are vLLM's and not ours.
+Options = Annotated[dict[str, Any], BeforeValidator(_table), PlainSerializer(_as_json, return_type=str)]
+
+
+class VllmSection(Section):
+    """With engine.backend = "vllm": docs/vllm.md."""
+
+    python: str = restart("", "interpreter of the environment with vLLM; empty takes the daemon's own")
+    tensor_parallel_size: int = restart(1, "devices that share each layer", ge=1)
+    pipeline_parallel_size: int = restart(1, "groups of devices that have the layers one after another", ge=1)
+    distributed_executor_backend: Literal["uni", "mp", "ray", "external_launcher"] | None = restart(
+        None, "how its workers are started; unset leaves it to vLLM"
+    )
+    gpu_memory_utilization: float | None = restart(
+        None, "share of each device's memory, in the place of engine.kv_mib", gt=0, le=1
+    )
+    enforce_eager: bool = restart(False, "compile nothing at the start, which takes a minute, and run slower")
+    options: Options = restart({}, "further options of vLLM, by the names that its engine arguments have")
+
+    def launch_options(self) -> dict[str, Any]:
+        """As the engine process hands them to vLLM."""
+        named = self.model_dump(exclude={"python", "options"}, exclude_defaults=True)
+        return named | self.options
+
+
+def vllm_fault(config: "Config") -> str | None:
+    """What a config asks of vLLM that it cannot do, or None."""
+    if config.policy.profile is not None:
+        return (
+            'policy.profile was measured with specd\'s own engine, and engine.backend is "vllm": leave it out, costs '
+            "are learned as it serves"
+        )
+    target, vllm = config.model.target, config.engine.vllm
+    return unsupported_reason(config.model.draft.kinds, target.quantization, vllm.options)

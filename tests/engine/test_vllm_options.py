@@ -1,0 +1,197 @@
+"""What vLLM is asked for, in its words; without vLLM."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from engine.api import DraftSettings, Grammar, Launch, Request, SamplingParams
+from engine.vllm.last_words import reason_in
+from engine.vllm.options import (
+    SCHEDULER,
+    end_tokens,
+    engine_arguments,
+    environment,
+    speculative,
+    unsupported_reason,
+)
+from engine.vllm.sampling import sampling_arguments, structure, tags
+from engine.vllm.sampling import unsupported_reason as cannot_draw
+from policies.settings import PolicySettings
+
+LAUNCH = Launch(model_path="/m", max_running=8, max_batch_tokens=64, policy=PolicySettings(k_max=5))
+
+
+def sampled(**asked) -> dict:
+    given = SamplingParams(max_tokens=5, **asked)
+    return sampling_arguments(given, 0, vocabulary=6, ends=frozenset({1}))
+
+
+def test_what_the_daemon_asks_for_reaches_vllm() -> None:
+    """Test that sizes, scheduler and drafts are given, that drafts have rows of their own, and options come last."""
+    found = engine_arguments(
+        structs.replace(LAUNCH, max_context=100, vllm_options={"seed": 3, "block_size": 32})
+    )
+    assert (found["model"], found["max_model_len"], found["max_num_seqs"]) == ("/m", 100, 8)
+    assert found["max_num_batched_tokens"] == 8 + 64 + 8 * 5
+    assert found["scheduler_cls"] == SCHEDULER
+    assert found["speculative_config"]["num_speculative_tokens"] == 5
+    assert (found["seed"], found["block_size"]) == (3, 32)
+    assert found["kv_cache_memory_bytes"] == LAUNCH.kv_bytes
+    assert found["distributed_executor_backend"] == "uni"
+
+
+def test_a_share_of_the_device_replaces_the_bytes() -> None:
+    found = engine_arguments(structs.replace(LAUNCH, vllm_options={"gpu_memory_utilization": 0.5}))
+    assert "kv_cache_memory_bytes" not in found
+
+
+def test_several_devices_are_left_to_vllm() -> None:
+    """Test that neither executor nor environment keep it in one process."""
+    wide = structs.replace(LAUNCH, vllm_options={"tensor_parallel_size": 2})
+    assert "distributed_executor_backend" not in engine_arguments(wide)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment(wide, Path("/s"), "SOCKET")
+    assert environment(LAUNCH, Path("/s"), "SOCKET")["SOCKET"] == "/s"
+
+
+@pytest.mark.parametrize(
+    ("draft", "wanted"),
+    [
+        (DraftSettings(kinds=("none",)), None),
+        (DraftSettings(ngram_min=1, ngram_max=3), ("ngram", 1, 3)),
+        (DraftSettings(kinds=("suffix",)), ("suffix", None, None)),
+        (DraftSettings(kinds=("model",), model_path="/d"), ("draft_model", None, None)),
+        (DraftSettings(kinds=("medusa",), head_path="/h"), ("medusa", None, None)),
+        (DraftSettings(kinds=("mtp",)), ("mtp", None, None)),
+    ],
+)
+def test_drafts_have_vllms_names(draft: DraftSettings, wanted: tuple | None) -> None:
+    found = speculative(draft, 4)
+    keys = ("method", "prompt_lookup_min", "prompt_lookup_max")
+    assert (found and tuple(found.get(key) for key in keys)) == wanted
+    assert speculative(draft, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [
+        ({"architectures": ["LlamaForCausalLMEagle"]}, "eagle"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ({"transformer_layer_config": {"draft_vocab_size": 8}}, "eagle3"),
+    ],
+)
+def test_an_eagle_head_is_read_as_what_it_is(tmp_path: Path, config: dict, method: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = speculative(DraftSettings(kinds=("eagle",), head_path=str(tmp_path)), 3)
+    assert found == {"method": method, "model": str(tmp_path), "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "quantization", "options", "sentence"),
+    [
+        (("ngram", "suffix"), "none", {}, "drafts with one proposer"),
+        (("layer-skip",), "none", {}, "layers of the target"),
+        (("ngram",), "int8", {}, "own engine"),
+        (("ngram",), "none", {"scheduler_cls": "x"}, "which specd sets itself"),
+        (("ngram",), "fp8", {"seed": 1}, None),
+    ],
+)
+def test_what_cannot_be_started_is_refused_by_a_sentence(kinds, quantization, options, sentence) -> None:
+    reason = unsupported_reason(kinds, quantization, options)
+    assert (sentence is None and reason is None) or sentence in reason
+
+
+def test_the_ends_of_a_text_are_the_models_own(tmp_path: Path) -> None:
+    """Test that the generation config comes first, that one token or several may be named, and that none is fine."""
+    assert end_tokens(tmp_path) == frozenset()
+    (tmp_path / "config.json").write_text('{"eos_token_id": 2}')
+    assert end_tokens(tmp_path) == {2}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    assert end_tokens(tmp_path) == {3, 4}
+
+
+def test_ends_are_stop_tokens() -> None:
+    """Test that the model's ends are among them unless they are to be ignored, and always where a grammar decides."""
+    assert sampled(stop_tokens=(4,))["stop_token_ids"] == [1, 4]
+    assert sampled(stop_tokens=(4,), ignore_eos=True)["stop_token_ids"] == [4]
+    assert sampled(ignore_eos=True, grammar=Grammar("regex", "a"))["stop_token_ids"] == [1]
+    assert sampled()["ignore_eos"] is True
+
+
+def test_banned_tokens_are_all_but_those_allowed() -> None:
+    """Test that a ban, which vLLM has not, and a bias of -inf, become what is allowed."""
+    assert sampled()["allowed_token_ids"] is None
+    assert sampled(banned_tokens=(0, 5))["allowed_token_ids"] == [1, 2, 3, 4]
+    assert sampled(allowed_tokens=(2, 3), banned_tokens=(3,))["allowed_token_ids"] == [2]
+    biased = sampled(logit_bias={2: -math.inf, 3: 1.5})
+    assert (biased["allowed_token_ids"], biased["logit_bias"]) == ([0, 1, 3, 4, 5], {3: 1.5})
+
+
+def test_each_text_has_a_seed_and_only_the_first_tells_of_the_prompt() -> None:
+    given = SamplingParams(max_tokens=5, seed=9, prompt_logprobs=1)
+    first, second = [sampling_arguments(given, index, vocabulary=6, ends=frozenset()) for index in (0, 1)]
+    assert first["seed"] == 9 != second["seed"]
+    assert (first["prompt_logprobs"], second["prompt_logprobs"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafts", "sentence"),
+    [
+        ({"min_p": 0.1}, True, "min_p is asked for"),
+        ({"logit_bias": {1: 2.0}}, True, "logit_bias is asked for"),
+        ({"min_p": 0.1}, False, None),
+        ({"logit_bias": {1: -math.inf}}, True, None),
+        ({"temperature": 3.0}, False, "from 0.01 to 2.0"),
+        ({"temperature": 0.0}, True, None),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_a_sentence(
+    asked: dict, drafts: bool, sentence: str | None
+) -> None:
+    reason = cannot_draw(SamplingParams(max_tokens=5, **asked), drafts=drafts)
+    assert (sentence is None and reason is None) or sentence in reason
+
+
+@pytest.mark.parametrize(
+    ("grammar", "wanted"),
+    [
+        (Grammar("json_schema", "{}"), {"json": "{}"}),
+        (Grammar("json_object"), {"json_object": True}),
+        (Grammar("regex", "a+"), {"regex": "a+"}),
+        (Grammar("choice", '["a", "b"]'), {"choice": ["a", "b"]}),
+        (Grammar("lark", 'start: "x"'), {"grammar": 'start: "x"'}),
+    ],
+)
+def test_grammars_have_vllms_names(grammar: Grammar, wanted: dict) -> None:
+    assert structure(grammar) == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"k": 3}, {"specd_k": 3}),
+        ({"speculate": False}, {"specd_speculate": "off"}),
+        ({"proposer": "ngram"}, {}),
+        ({"proposer": "suffix"}, {"specd_speculate": "off"}),
+    ],
+)
+def test_the_scheduler_is_told_whose_text_it_is(asked: dict, wanted: dict) -> None:
+    """Test that class, tenant and id travel, and what the request says of drafts; nobody else's drafts are taken."""
+    request = Request(
+        id="r", prompt=[1], sampling=SamplingParams(max_tokens=1), traffic_class="c", tenant="t", **asked
+    )
+    always = {"specd_id": "r#1", "specd_class": "c", "specd_tenant": "t"}
+    assert tags(request, "r#1", ("ngram",)) == always | wanted
+
+
+def test_the_reason_of_vllms_own_process_is_found() -> None:
+    """Test that the last error that was written is taken, and not the one that only says that there was one."""
+    lines = [
+        "(EngineCore pid=7) ERROR ValueError: too small",
+        "(EngineCore pid=7) ERROR torch.OutOfMemoryError: no more ",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert reason_in(lines) == "OutOfMemoryError: no more"
+    assert reason_in(["all is well"]) is None
