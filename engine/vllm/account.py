@@ -57,12 +57,12 @@ class Account:
         self._outputs.append((text, output))
 
     def hear(self, report: StepReport) -> None:
-        """Its scheduler has said this."""
+        """Its scheduler has said this. The ends of texts that it tells of as well are known here."""
         rounds = [self._named(one) for one in report.rounds]
         for one in rounds:
             if (text := self._texts.get(one.request)) is not None:
                 text.count(one)
-        self._reports.append(structs.replace(report, rounds=rounds))
+        self._reports.append(structs.replace(report, rounds=rounds, outputs=[]))
 
     @property
     def awaits_reports(self) -> bool:
@@ -80,6 +80,7 @@ class Account:
             return
         outputs = [text.told(output) for text, output in self._outputs]
         for text, output in self._outputs:
+            text.be_level()
             if output.finish is not None:
                 self._texts.pop(text.id, None)
         *before, last = self._reports or [self._of_now()]

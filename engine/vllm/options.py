@@ -8,6 +8,7 @@ from typing import Any, Final
 from engine.api import DraftKind, DraftSettings, Launch, Quantization
 
 SCHEDULER: Final = "engine.vllm.scheduler.SpecdScheduler"
+ASYNCHRONOUS: Final = "engine.vllm.scheduler.SpecdAsyncScheduler"
 
 _OURS: Final[Mapping[str, str]] = {
     "model": "model.target.path",
@@ -21,7 +22,6 @@ _OURS: Final[Mapping[str, str]] = {
     "spec_model": "model.draft",
     "spec_tokens": "policy.k_max",
     "scheduler_cls": "policy",
-    "async_scheduling": "policy",
 }
 """vLLM's options that specd sets, and by which key it is asked for them."""
 
@@ -65,7 +65,7 @@ def engine_arguments(launch: Launch) -> dict[str, Any]:
         "max_num_batched_tokens": _rows(launch),
         "enable_prefix_caching": launch.prefix_cache,
         "kv_cache_memory_bytes": launch.kv_bytes,
-        "scheduler_cls": SCHEDULER,
+        "scheduler_cls": ASYNCHRONOUS if launch.vllm_options.get("async_scheduling") else SCHEDULER,
         "async_scheduling": False,
         "speculative_config": speculative(launch.draft, launch.policy.k_max),
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},

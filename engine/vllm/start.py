@@ -38,7 +38,7 @@ class Started(NamedTuple):
         """What this engine can hold."""
         return Limits(
             max_context=self.max_context,
-            kv_positions=self.blocks * self.block_size,
+            kv_positions=(self.blocks - 1) * self.block_size,  # one of them stands for no block
             max_running=launch.max_running,
             vocabulary=self.vocabulary,
             finds_stop_strings=self.tokenizer is not None,

@@ -6,7 +6,8 @@ from typing import Any, Final, Protocol
 from msgspec import structs
 
 from engine.api import FinishReason, Output, Request, Round, TokenLogprob
-from engine.sequence import Tally, text_id
+from engine.sequence import text_id
+from engine.tally import Tally
 from engine.text import TextStream
 
 _FINISHES: Final[Mapping[str, FinishReason]] = {
@@ -47,6 +48,10 @@ class Text:
     def is_ahead(self) -> bool:
         """Whether tokens have come whose round is not known yet. The first one comes of the prompt, not of a round."""
         return self._generated - 1 > self._by_rounds
+
+    def be_level(self) -> None:
+        """The rounds of what has come will not be known: nobody waits for them any more."""
+        self._by_rounds = max(self._by_rounds, self._generated - 1)
 
     def count(self, one: Round) -> None:
         """A round of this text."""

@@ -94,7 +94,7 @@ def _model_faults(config: Config) -> Iterator[str]:
     try:
         if still_to_convert(config.model.target.path) is not None:
             return
-        path = resolve_target(config.model.target.path, download=False)
+        path = resolve_target(config.model.target.path, download=False, ours=config.engine.backend == "specd")
     except ModelError as error:
         yield from (f"model.target.path: {line}" for line in str(error).splitlines())
         return

@@ -37,8 +37,8 @@ class VllmSection(Section):
     python: str = restart("", "interpreter of the environment with vLLM; empty takes the daemon's own")
     tensor_parallel_size: int = restart(1, "devices that share each layer", ge=1)
     pipeline_parallel_size: int = restart(1, "groups of devices that have the layers one after another", ge=1)
-    distributed_executor_backend: Literal["uni", "mp", "ray", "external_launcher"] | None = restart(
-        None, "how its workers are started; unset leaves it to vLLM"
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = restart(
+        "auto", "how its workers are started; auto leaves it to vLLM"
     )
     gpu_memory_utilization: float | None = restart(
         None, "share of each device's memory, in the place of engine.kv_mib", gt=0, le=1

@@ -33,18 +33,20 @@ class TensorFile(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def check(path: Path) -> None:
-    """Raise `ModelError` with a line per fault."""
-    found = faults(path)
+def check(path: Path, *, ours: bool = True) -> None:
+    """Raise `ModelError` with a line per fault. ours: see `faults`."""
+    found = faults(path, ours=ours)
     if found:
         raise ModelError("\n".join(found))
 
 
-def faults(path: Path) -> list[str]:
-    """What keeps the model from being served, a sentence each."""
+def faults(path: Path, *, ours: bool = True) -> list[str]:
+    """What keeps the model from being served, a sentence each. ours: by specd's own engine; any other says itself which
+    architectures it knows.
+    """
     if not path.is_dir():
         return [f"{path}: {_no_directory(path)}"]
-    return [*_config_faults(path), *_tokenizer_faults(path), *_weight_faults(path)]
+    return [*_config_faults(path, ours=ours), *_tokenizer_faults(path), *_weight_faults(path)]
 
 
 def _no_directory(path: Path) -> str:
@@ -79,12 +81,12 @@ def weight_files(path: Path) -> list[Path]:
     raise ModelError(f"{path}: {_instead_of_weights(path)}")
 
 
-def _config_faults(path: Path) -> list[str]:
+def _config_faults(path: Path, *, ours: bool) -> list[str]:
     try:
         config = read_config(path)
     except ModelError as error:
         return [str(error)]
-    reason = unsupported(config)
+    reason = unsupported(config) if ours else None
     return [] if reason is None else [f"{path / 'config.json'}: {reason}"]
 
 

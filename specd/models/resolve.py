@@ -20,8 +20,8 @@ def demo_directory(cache: Path) -> Path:
     return cache / "models" / DEMO
 
 
-def resolve_target(target: str, *, download: bool = True) -> Path:
-    """A complete model that this version can serve. Raises `ModelError`.
+def resolve_target(target: str, *, download: bool = True, ours: bool = True) -> Path:
+    """A complete model that this version can serve; ours: by its own engine. Raises `ModelError`.
 
     `demo` is what `specd models fetch demo` made; what is a path or exists is a directory or a GGUF file, which is
     dequantised into the cache; `org/name` is a hub name, of which only weights, configs and tokenizer are downloaded,
@@ -32,7 +32,7 @@ def resolve_target(target: str, *, download: bool = True) -> Path:
         file = gguf.gguf_file(path)
         if file is not None:
             path = gguf.dequantised(file, cache_dir())
-        directory.check(path)
+        directory.check(path, ours=ours)
     except OSError as error:
         raise ModelError(f"{target}: cannot be read: {error.strerror}") from None
     return path

@@ -85,7 +85,7 @@ def find_files(
     slow once per model. Raises `UserError`.
     """
     draft = choice.within(config.drafting)
-    path = resolve_target(target.path)
+    path = resolve_target(target.path, ours=config.engine.backend == "specd")
     drafts = find_drafts(
         draft,
         path,

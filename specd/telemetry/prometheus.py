@@ -86,7 +86,8 @@ class Metrics:
     def observe_step(self, report: StepReport, now: float) -> None:
         """Count all that one engine step did, its outputs' token times included."""
         self._observe_rounds(report.rounds)
-        self._observe_phases(report.phases)
+        if report.rows:  # else it is of no step
+            self._observe_phases(report.phases)
         self._times.observe(report.outputs, now)
         self._goodput.add(report.committed, now)
         self._load_state = report.load_state

@@ -13,7 +13,10 @@ from typing import Any, Self
 
 import httpx2
 
-DEADLINE = 90.0  # of what takes seconds on a machine with nothing else to do
+VLLM = os.environ.get("SPECD_TEST_VLLM", "")
+"""Interpreter with vLLM, where that is to be the engine of the scenarios: `make test-vllm`."""
+
+DEADLINE = 300.0 if VLLM else 90.0  # of what takes seconds on a machine with nothing else to do
 ROOT = Path(__file__).parents[2]
 SPECD = Path(sysconfig.get_path("scripts")) / "specd"
 """The command as users type it."""

@@ -10,6 +10,7 @@ from msgspec import structs
 from engine.api import DraftSettings, Grammar, Launch, Request, SamplingParams
 from engine.vllm.last_words import reason_in
 from engine.vllm.options import (
+    ASYNCHRONOUS,
     SCHEDULER,
     end_tokens,
     engine_arguments,
@@ -41,6 +42,12 @@ def test_what_the_daemon_asks_for_reaches_vllm() -> None:
     assert (found["seed"], found["block_size"]) == (3, 32)
     assert found["kv_cache_memory_bytes"] == LAUNCH.kv_bytes
     assert found["distributed_executor_backend"] == "uni"
+
+
+def test_asynchronous_scheduling_has_a_scheduler_of_its_own() -> None:
+    assert engine_arguments(LAUNCH)["async_scheduling"] is False
+    found = engine_arguments(structs.replace(LAUNCH, vllm_options={"async_scheduling": True}))
+    assert (found["scheduler_cls"], found["async_scheduling"]) == (ASYNCHRONOUS, True)
 
 
 def test_a_share_of_the_device_replaces_the_bytes() -> None:

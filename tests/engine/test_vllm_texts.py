@@ -84,6 +84,19 @@ def test_an_output_ahead_of_its_report_is_known_to_be() -> None:
     assert sent[-1].outputs[0].report.rounds == 1
 
 
+def test_nobody_waits_for_a_report_that_is_lost() -> None:
+    """Test that outputs that were told without their report do not have the next ones wait for it."""
+    account, sent = accounted()
+    account.open(found := text())
+    account.add(found, found.take([1, 2, 3], None, cached=0))
+    assert account.awaits_reports
+    account.settle()
+    account.hear(step(5, one(0)))
+    account.add(found, found.take([4], None, cached=0))
+    assert not account.awaits_reports
+    assert sent[0].outputs[0].tokens == [1, 2, 3]
+
+
 def test_reports_keep_their_order_and_none_is_told_twice() -> None:
     """Test that several reports go out one by one, the outputs with the last, and a settled account says nothing."""
     account, sent = accounted()

@@ -12,9 +12,15 @@ import openai
 import tomli_w
 
 from specd.config.layers import merge
-from tests.daemon.daemon_process import DEADLINE, SPECD, DaemonProcess, wait_until
+from tests.daemon.daemon_process import DEADLINE, SPECD, VLLM, DaemonProcess, wait_until
 
 Table = dict[str, Any]
+
+ON_VLLM: Table = {
+    "backend": "vllm",
+    "vllm": {"python": VLLM, "enforce_eager": True, "options": {"block_size": 32}},
+}
+"""Of `[engine]`. Compiling takes a minute for each daemon; prompts here are too short for the usual blocks."""
 
 
 class RealDaemon(DaemonProcess):
@@ -79,7 +85,7 @@ class Stage:
             "server": {"listen": "127.0.0.1:0"},
             "admin": {"listen": "127.0.0.1:0"},
             "reload": {"watch": False},  # a scenario says when
-            "engine": {"threads": 1, "kv_mib": 64},
+            "engine": {"threads": 1, "kv_mib": 64, **(ON_VLLM if VLLM else {})},
             "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
         }
         # Two OpenMP programs at once on a small host spin against each other.

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.daemon.daemon_process import DEADLINE
 from tests.scenarios.stage import RealDaemon, Stage
 from tests.tiny import make_noisy_dir
 
@@ -38,7 +39,8 @@ def daemon(stage: Stage, tiny_dir: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def change(daemon: RealDaemon, path: Path, **more: str) -> httpx2.Response:
-    return httpx2.post(daemon.admin + "/admin/v1/target", json={"path": str(path), **more}, timeout=60)
+    body = {"path": str(path), **more}
+    return httpx2.post(daemon.admin + "/admin/v1/target", json=body, timeout=DEADLINE)
 
 
 def text(daemon: RealDaemon, **specd: Any) -> str:
@@ -95,7 +97,7 @@ def test_the_canary_on_demand_is_no_traffic(daemon):
     """Test that a replay beside traffic is answered with its numbers, and neither metrics nor classes know of it."""
     series = 'specd_spec_decode_num_drafts_total{proposer="model"}'
     before = daemon.metrics()[series]
-    found = httpx2.post(daemon.admin + "/admin/v1/target/canary", timeout=60).json()
+    found = httpx2.post(daemon.admin + "/admin/v1/target/canary", timeout=DEADLINE).json()
     assert found["canary"][0]["verdict"] == "fine"
     assert daemon.metrics()[series] == before
     assert "canary" not in daemon.status()["acceptance"]
