@@ -198,9 +198,11 @@ class Host:
         parameters = SamplingParams(
             **arguments,
             output_kind=RequestOutputKind.DELTA,
+            skip_clone=True,  # nobody else has them
             extra_args=tags(text.request, text.id, self._launch.draft.kinds),
         )
-        return self._engine.generate({"prompt_token_ids": text.request.prompt}, parameters, text.id)
+        prompt = {"type": "token", "prompt_token_ids": text.request.prompt}
+        return self._engine.generate(prompt, parameters, text.id)
 
     def _output(self, text: Text, found: Any) -> Output:
         """found: vLLM's `RequestOutput`."""
