@@ -12,4 +12,4 @@ if __name__ == "__main__":  # processes that vLLM spawns import this file too, a
     sys.path.append(sys.path.pop(0))
     from engine.vllm.worker import main
 
-    sys.exit(main())
+    main()

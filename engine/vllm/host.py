@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
@@ -34,7 +35,7 @@ from engine.vllm.texts import Text, likelihoods
 from engine.wire import frame, next_to_engine
 
 _IDLE_SECONDS: Final = 0.5
-_FOR_OUTPUTS: Final = 0.005  # seconds that a report waits for the outputs of its step
+_FOR_OUTPUTS: Final = 0.05  # seconds that a report waits for the outputs of its step
 _FOR_REPORTS: Final = 0.2  # seconds that outputs wait for the report of theirs
 _log = logging.getLogger("specd.engine")
 
@@ -150,7 +151,7 @@ class Host:
                 self._add(text, text.give_up("error", reason, refused=True))
             else:
                 self._tasks[text.id] = task = asyncio.ensure_future(self._follow(text))
-                task.add_done_callback(lambda done, name=text.id: self._followed(name, done))
+                task.add_done_callback(partial(self._followed, text.id))
 
     def _stream(self, request: Request) -> TextStream | None:
         tokenizer = self._started.tokenizer

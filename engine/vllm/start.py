@@ -62,6 +62,24 @@ def start(launch: Launch) -> Started:
     )
 
 
+async def warm_up(engine: Any) -> None:
+    """Have vLLM compile what it compiles at the first use, which can take longer than an engine may seem to hang."""
+    from vllm import SamplingParams  # noqa: PLC0415  only this process needs it
+
+    prompt = {"type": "token", "prompt_token_ids": [0, 1, 0, 1, 0, 1, 0, 1]}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        parameters = SamplingParams(
+            max_tokens=8,
+            temperature=temperature,
+            seed=0,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args={"specd_class": "warm-up"},
+        )
+        async for _ in engine.generate(prompt, parameters, f"warm-up-{name}"):
+            pass
+
+
 def ready_of(launch: Launch, started: Started) -> Ready:
     """What the daemon is told."""
     weights = sum(file.stat().st_size for file in Path(launch.model_path).glob("*.safetensors"))

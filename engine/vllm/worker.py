@@ -21,7 +21,7 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from engine import exits
 from engine.api import Configure, FromEngine, Launch, Loading, Ready, Refused
@@ -30,13 +30,14 @@ from engine.vllm.host import CoreGoneError, Host
 from engine.vllm.last_words import LastWords
 from engine.vllm.link import SOCKET_VARIABLE, Listener
 from engine.vllm.options import environment, unsupported_reason
-from engine.vllm.start import CannotStartError, Started, ready_of, start
+from engine.vllm.start import CannotStartError, Started, ready_of, start, warm_up
 from engine.wire import frame, read_to_engine
 
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _MEETING_SECONDS: Final = 60.0
 _END_SECONDS: Final = 1.0
+_MOMENT: Final = 0.2  # seconds, for tasks that have something to read by now
 _log = logging.getLogger("specd.engine")
 
 
@@ -85,9 +86,14 @@ class Worker:
             started = start(launch)
             try:
                 await _met(heard)
+                await warm_up(started.engine)
+                await asyncio.sleep(_MOMENT)
+                while not heard.empty():
+                    heard.get_nowait()  # of the warm-up
                 await self._serve(launch, started, listener, heard, niceness)
             finally:
                 started.engine.shutdown(timeout=_END_SECONDS)
+        await asyncio.sleep(_MOMENT)
 
     async def _serve(
         self,
@@ -134,7 +140,7 @@ def _step_back() -> int:
     return usual
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Entry of the process."""
     parser = argparse.ArgumentParser(
         description="the engine process of specd with vLLM; started by the daemon"
@@ -147,10 +153,11 @@ def main() -> int:
     # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return Worker(socket.socket(fileno=arguments.fd)).run()
+        code = Worker(socket.socket(fileno=arguments.fd)).run()
     except ConnectionError:
-        return exits.FINE  # the daemon went first
+        code = exits.FINE  # the daemon went first
+    os._exit(code)  # all is closed, and what vLLM has left complains at length when the interpreter ends
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
