@@ -37,7 +37,7 @@ vllm-env: $(VENV)/.dev  ## an environment with vLLM for CPU, 3.4 GB: prints its 
 test-vllm: $(VENV)/.dev  ## the scenarios with vLLM as the engine, and what is of vLLM alone; half an hour on two cores
 	@$(VENV)/bin/specd models fetch demo
 	@vllm="$$($(PY) -m benchmarks.peers.environments)" && \
-	  SPECD_TEST_VLLM="$$vllm" OMP_NUM_THREADS=1 $(PY) -m pytest tests/scenarios tests/vllm $(ARGS)
+	  TEST_WITH_VLLM="$$vllm" OMP_NUM_THREADS=1 $(PY) -m pytest tests/scenarios tests/vllm $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, import contracts, dead links in the docs
 	$(PY) -m ruff format --check .

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import httpx2
 
-VLLM = os.environ.get("SPECD_TEST_VLLM", "")
+VLLM = os.environ.get("TEST_WITH_VLLM", "")
 """Interpreter with vLLM, where that is to be the engine of the scenarios: `make test-vllm`."""
 
 DEADLINE = 300.0 if VLLM else 90.0  # of what takes seconds on a machine with nothing else to do
