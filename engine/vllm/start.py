@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from engine.admission import Limits
 from engine.api import Launch, Ready
-from engine.available import available_bytes, mib, weights_shortage
+from engine.available import available_bytes, mib
 from engine.vllm.options import end_tokens, engine_arguments
 
 
@@ -82,7 +82,6 @@ async def warm_up(engine: Any) -> None:
 
 def ready_of(launch: Launch, started: Started) -> Ready:
     """What the daemon is told."""
-    weights = sum(file.stat().st_size for file in Path(launch.model_path).glob("*.safetensors"))
     return Ready(
         model_path=launch.model_path,
         model_type=started.model_type,
@@ -92,21 +91,24 @@ def ready_of(launch: Launch, started: Started) -> Ready:
         kv_blocks=started.blocks,
         block_size=started.block_size,
         proposers=tuple(kind for kind in launch.draft.kinds if kind != "none"),
-        memory={"weights": weights, "kv": launch.kv_bytes},
+        memory={"weights": _weights(launch), "kv": launch.kv_bytes},
     )
+
+
+def _weights(launch: Launch) -> int:
+    """Their bytes on disk."""
+    return sum(file.stat().st_size for file in Path(launch.model_path).glob("*.safetensors"))
 
 
 def _require_memory(launch: Launch) -> None:
     """On a CPU it is looked after before: there vLLM takes what it wants, and the kernel ends it."""
     if launch.device != "cpu":
         return
-    available = available_bytes(torch.device("cpu"))
-    if shortage := weights_shortage(Path(launch.model_path), available):
-        raise CannotStartError(shortage, lacks_memory=True)
-    if launch.kv_bytes > available:
+    needs, available = _weights(launch) + launch.kv_bytes, available_bytes(torch.device("cpu"))
+    if needs > available:
         raise CannotStartError(
-            f"keys and values are to have {mib(launch.kv_bytes)} and {mib(available)} of memory are available: "
-            "lower engine.kv_mib",
+            f"its weights and engine.kv_mib take {mib(needs)} and {mib(available)} of memory are available: lower "
+            "engine.kv_mib, or take a smaller model",
             lacks_memory=True,
         )
 
