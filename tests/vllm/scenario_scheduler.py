@@ -34,7 +34,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
