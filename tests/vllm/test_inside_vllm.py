@@ -1,4 +1,4 @@
-"""Our scheduler in a real vLLM: `make test-vllm`. vLLM takes it by the plugin's entry point, as where it is installed."""
+"""Our scheduler in a real vLLM: `make test-vllm`. vLLM takes it by the entry point of the plugin, as once installed."""
 
 import json
 import os
