@@ -312,7 +312,8 @@ class Seen(Steering):
         """See Steering."""
         if self.drafter.method in _FIXED:
             return self.drafter.most
-        return self.drafter.most if self.policy.wants_options else 0
+        asked = any(self.text(request).fixed_k for request in decoding)
+        return self.drafter.most if asked or self.policy.wants_options else 0
 
     def _offer(self, text: Text, request: Running) -> Option | None:
         if not request.spec_token_ids:
@@ -335,9 +336,12 @@ class Ahead(Steering):
 
     def draft(self, decoding: Sequence[Running], load: LoadView) -> int:
         """See Steering. Whoever is not among these verifies nothing in the next step."""
-        offer = (_option(self.drafter.method, self.drafter.most, 0),) if self.policy.wants_options else ()
+        wants, offer = self.policy.wants_options, (_option(self.drafter.method, self.drafter.most, 0),)
         texts = [self.text(request) for request in decoding]
-        views = [self._view(text, request, offer) for text, request in zip(texts, decoding, strict=True)]
+        views = [
+            self._view(text, request, offer if wants or text.fixed_k else ())
+            for text, request in zip(texts, decoding, strict=True)
+        ]
         longest = 0
         for text, decision in zip(texts, self._decide(load, views), strict=True):
             text.ahead = decision

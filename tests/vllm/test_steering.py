@@ -9,7 +9,7 @@ from engine.api import Configure, DraftSettings
 from engine.vllm.steering import Drafter, Steering, matched
 from policies.base import LoadView, Reason
 from policies.cost import StepCosts
-from policies.settings import PolicySettings
+from policies.settings import LoadSettings, PolicySettings
 from tests.vllm.fake import FakeRequest, FakeScheduler
 
 _FLAT = StepCosts(steps=((1, 0.010), (2, 0.0101)))
@@ -101,6 +101,17 @@ def test_what_a_request_asks_for_in_its_extra_arguments_is_kept_to():
     assert {(one.drafted, one.reason) for one in by_name["off"]} == {(0, Reason.REQUEST_OFF)}
     assert {one.drafted for one in by_name["other"]} == {0}
     assert mean(one.drafted for one in by_name["free"]) > 3.0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_who_asks_for_a_length_has_it_where_drafts_are_ruled_out_for_others(method):
+    """Test that vLLM makes drafts for it, though the policy looks at none."""
+    never = PolicySettings(load=LoadSettings(table=((100, 0),)))
+    fixed = FakeRequest("fixed", 0.9, sampling_params=SimpleNamespace(extra_args={"specd_k": 2}))
+    scheduler = FakeScheduler([fixed], method=method, settings=never, costs=_FLAT)
+    _steps(scheduler, 5)
+    scheduler.link.orders.append(Configure(policy=PolicySettings(), draft=DraftSettings()))
+    assert {one.drafted for report in _steps(scheduler, 80)[40:] for one in report.rounds} == {2}
 
 
 def test_orders_take_effect_with_the_next_step():
