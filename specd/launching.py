@@ -3,6 +3,7 @@
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from engine.api import DraftSettings, Launch
 from policies.cost import StepCosts
@@ -14,6 +15,8 @@ from specd.models.cache import cache_dir
 
 def engine_command(engine: EngineSection) -> tuple[str, ...]:
     """Of the engine process, but for its socket."""
+    if engine.backend == "vllm-serve":
+        return (sys.executable, "-m", "engine.vllm.beside")
     if engine.backend == "vllm":  # by its file: the other interpreter need not have specd installed
         return (engine.vllm.python or sys.executable, str(resources.files("engine") / "vllm"))
     return (sys.executable, "-m", "engine.worker")
@@ -49,5 +52,11 @@ def launch_of(
         policy=policy,
         verification=engine.verification,
         costs=costs,
-        vllm_options=engine.vllm.launch_options() if engine.backend == "vllm" else {},
+        vllm_options=_vllm_options(engine),
     )
+
+
+def _vllm_options(engine: EngineSection) -> dict[str, Any]:
+    if engine.backend == "vllm-serve":
+        return {"socket": str(engine.vllm.socket)}
+    return engine.vllm.launch_options() if engine.backend == "vllm" else {}

@@ -85,8 +85,10 @@ class ReloadSection(Section):
 class EngineSection(Section):
     """The engine process."""
 
-    backend: Literal["specd", "vllm"] = restart(
-        "specd", "specd's own engine, or vLLM's for what one machine cannot hold: docs/vllm.md"
+    backend: Literal["specd", "vllm", "vllm-serve"] = restart(
+        "specd",
+        "specd's own engine; or vLLM's, for what one machine cannot hold; or a vLLM server that others run, whose "
+        "drafts alone are looked after: docs/vllm.md",
     )
     device: Literal["cpu", "cuda"] = restart("cpu", "where the model runs")
     cuda_graphs: bool = restart(True, "on CUDA: capture small steps at the start and replay them")
@@ -251,7 +253,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _vllm_can(self) -> Self:
-        if self.engine.backend == "vllm" and (fault := vllm_fault(self)):
+        if self.engine.backend != "specd" and (fault := vllm_fault(self)):
             raise ValueError(fault)
         return self
 
@@ -259,7 +261,7 @@ class Config(Section):
     def drafting(self) -> DraftSection:
         """`model.draft`, with what "auto" means to the engine: vLLM drafts with one proposer."""
         draft = self.model.draft
-        if self.engine.backend == "vllm" and draft.kind == "auto":
+        if self.engine.backend != "specd" and draft.kind == "auto":
             return draft.model_copy(update={"kind": "ngram"})
         return draft
 

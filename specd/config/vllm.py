@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
@@ -11,6 +12,12 @@ from specd.config.section import Section, restart
 
 if TYPE_CHECKING:
     from specd.config.schema import Config
+
+
+_NO_SOCKET: Final = (
+    'engine.backend is "vllm-serve", and nothing says where vLLM is met: name a path with engine.vllm.socket, and give '
+    "the server the same as SPECD_VLLM_SOCKET"
+)
 
 
 def _table(value: Any) -> Any:
@@ -44,11 +51,15 @@ class VllmSection(Section):
         None, "share of each device's memory, in the place of engine.kv_mib", gt=0, le=1
     )
     enforce_eager: bool = restart(False, "compile nothing at the start, which takes a minute, and run slower")
+    socket: Path | None = restart(
+        None,
+        "backend \"vllm-serve\": where vLLM's scheduler meets the daemon, the server's SPECD_VLLM_SOCKET",
+    )
     options: Options = restart({}, "further options of vLLM, by the names that its engine arguments have")
 
     def launch_options(self) -> dict[str, Any]:
         """As the engine process hands them to vLLM."""
-        named = self.model_dump(exclude={"python", "options"}, exclude_defaults=True)
+        named = self.model_dump(exclude={"python", "options", "socket"}, exclude_defaults=True)
         return named | self.options
 
 
@@ -56,8 +67,10 @@ def vllm_fault(config: "Config") -> str | None:
     """What a config asks of vLLM that it cannot do, or None."""
     if config.policy.profile is not None:
         return (
-            'policy.profile was measured with specd\'s own engine, and engine.backend is "vllm": leave it out, costs '
-            "are learned as it serves"
+            f'policy.profile was measured with specd\'s own engine, and engine.backend is "{config.engine.backend}": '
+            "leave it out, costs are learned as it serves"
         )
     target, vllm = config.model.target, config.engine.vllm
+    if config.engine.backend == "vllm-serve":
+        return _NO_SOCKET if vllm.socket is None else None
     return unsupported_reason(config.model.draft.kinds, target.quantization, vllm.options)
