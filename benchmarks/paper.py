@@ -20,6 +20,7 @@ _TITLES: Final = {
     "http": "What HTTP and the way to the engine cost",
     "vllm": "Our policy on vLLM",
     "soak": "Half an hour of everything at once",
+    "observe": "A target swapped behind the URL of another engine",
     "replay": "Production traffic, scaled down, against the live daemon",
 }
 

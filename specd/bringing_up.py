@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from specd.banner import example
+from specd.engineless import NO_ENGINE, engineless
 from specd.life import Life
 from specd.notify import Notifier
 from specd.parts import Parts
@@ -14,6 +15,9 @@ async def bring_up(
     parts: Parts, life: Life, notifier: Notifier, url: str, say: Callable[[str], None]
 ) -> None:
     """Then watch what may change. url: of the inference listener. Raises `UserError` where the model cannot be had."""
+    if engineless(parts.reloader.config):
+        _observe(parts, life, notifier, say)
+        return
     line = parts.lines.current
     await line.find()
     line.start("alone")
@@ -29,3 +33,12 @@ async def bring_up(
     life.spawn(watch_config(parts.reloader, parts.reloads.reload))
     notifier.ready()
     say(f"ready, for example:\n  {example(url, await line.model(), keyed=parts.doors.keys.required)}")
+
+
+def _observe(parts: Parts, life: Life, notifier: Notifier, say: Callable[[str], None]) -> None:
+    """There is no engine to start: whoever asks for one is told so."""
+    parts.lines.current.close(NO_ENGINE)
+    life.spawn(watch_config(parts.reloader, parts.reloads.reload))
+    notifier.ready()
+    names = ", ".join(section.name for section in parts.reloader.config.observe) or "nobody yet"
+    say(f"no engine here; observed: {names}")

@@ -11,12 +11,14 @@ from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.dashboard.dashboard import Dashboard
 from specd.doors import Doors
+from specd.engineless import NO_ENGINE, engineless
 from specd.http.admin import admin_app
 from specd.http.app import inference_app
 from specd.http.classes import ClassNames
 from specd.http.crashes import crash_routes
 from specd.http.generate import Service
 from specd.http.guard import host_rule
+from specd.http.observed import observed_routes
 from specd.http.recorded import as_prompt
 from specd.life import Life
 from specd.mqtt.presence import presence
@@ -85,13 +87,19 @@ class Parts:
 
     def admin(self) -> ASGIApp:
         """What operators are served by."""
-        pages = [*self.dashboard.routes(), *crash_routes(self.watchers.crashes)]
+        pages = [
+            *self.dashboard.routes(),
+            *crash_routes(self.watchers.crashes),
+            *observed_routes(self.watchers.observing),
+        ]
         allowed = host_rule(self._config().admin.listen)
         return admin_app(self.shown, self.watchers.alarm, pages, self.doors.tokens, allowed)
 
     def unready(self) -> str | None:
         """Why nothing would be served now, if so."""
-        return "the server is shutting down" if self._life.ending else self.lines.current.unready()
+        if self._life.ending:
+            return "the server is shutting down"
+        return NO_ENGINE.message if engineless(self._config()) else self.lines.current.unready()
 
     def status(self) -> str:
         """The same in a line, for the service manager."""
@@ -156,6 +164,7 @@ class Parts:
             mqtt=lambda: self.bridge.status(),  # noqa: PLW0108  the bridge comes later: it tells of this view
             fleet=lambda: self.bridge.fleet(),  # noqa: PLW0108
             crashes=self.watchers.crashes,
+            observing=self.watchers.observing,
         )
 
     def _served(self) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from specd.config.schema import Config
 from specd.doors import Doors
+from specd.engineless import engineless
 from specd.errors import UserError
 from specd.models.cache import hashes
 from specd.models.pair import misfit
@@ -46,6 +47,8 @@ class TakeOver:
 
     def _updates(self, config: Config) -> bool:
         """Whether another pair of models is to serve."""
+        if engineless(config):
+            return False
         model, running = config.model, self.reloader.config.model
         return not model.target.same(running.target) or (
             DraftChoice.of(model.draft) != DraftChoice.of(running.draft)

@@ -13,6 +13,7 @@ from specd.alerts.silences import Silence
 from specd.config.reload import redacted_dump
 from specd.crashes import Crashes
 from specd.errors import UserError
+from specd.observe.observing import Observing
 from specd.observers import Ledger
 from specd.reloading import Reloaded, Reloader, Trigger
 from specd.target.healing import Healer
@@ -48,6 +49,7 @@ class View:
     fleet: Callable[[], dict[str, Any] | None]
     """What all nodes at the broker tell of themselves; None without one."""
     crashes: Crashes
+    observing: Observing
 
     def metrics(self) -> bytes:
         """In Prometheus' text format."""
@@ -133,6 +135,7 @@ class View:
             "step_cost_error": self.ledger.cost_errors(),
             "drafts": self._drafts(),
             "drift": self.request_watch.snapshot(),
+            "observed": self.observing.overview(),
             "alerts": self.alarm.manager.counts(),
             "mqtt": self.mqtt(),
             "config": self._config(),

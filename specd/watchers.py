@@ -10,6 +10,7 @@ from specd.alerts.receivers.base import Publisher
 from specd.config.schema import Config
 from specd.crashes import Crashes, CrashWitness
 from specd.life import Life
+from specd.observe.observing import Observing
 from specd.observers import Ledger, Telemetry
 from specd.reloading import Attempt, Reloaded
 from specd.restarts import DEATH_REASONS
@@ -40,6 +41,8 @@ class Watchers:
         self.requests = RequestWatch(
             config, store, self.alarm.manager, self.metrics, losing=self.ledger.goodput.losing
         )
+        self.observing = Observing(config, store / "observe", self.alarm.manager)
+        self.metrics.include(self.observing)
         self.tracing = tracing(config.tracing, VERSION)
         self.prompts = PromptRecorder(config.telemetry, store)
         self.crashes = Crashes(store / "crashes", served)
@@ -67,9 +70,11 @@ class Watchers:
         self.prompts.start()
         life.spawn(self.crashes.start())
         self.alarm.start(publisher)
+        self.observing.start()
 
     async def aclose(self, grace: float) -> None:
         """Write what is left, and give alerts that are on their way `grace` seconds to arrive."""
+        await self.observing.aclose()
         await self.alarm.aclose(grace)
         await self.requests.aclose()
         await self.prompts.aclose()
@@ -81,6 +86,7 @@ class Watchers:
         """Take over new settings; those of alerts are taken over by themselves, since they can be refused."""
         self.requests.configure(config)
         self.prompts.configure(config.telemetry)
+        self.observing.configure(config)
 
     def identify(self, line: Line, config: Config) -> None:
         """This is the pair of models that the numbers are about from now on."""

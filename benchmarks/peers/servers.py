@@ -90,9 +90,10 @@ def llama(name: str, folder: Path, model: Path, options: str = "") -> Contender:
 class Running:
     """A started server in a process group of its own."""
 
-    def __init__(self, contender: Contender) -> None:
+    def __init__(self, contender: Contender, port: int = 0) -> None:
+        """port: 0 takes a free one."""
         self.contender = contender
-        port = free_port()
+        port = port or free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
         command = [part.replace("{port}", str(port)) for part in contender.command]

@@ -9,6 +9,7 @@ drop       how far acceptance fell below its baseline, as a difference of rates
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 from typing import Final, NamedTuple
 
 POSITIONS: Final = 4
@@ -101,7 +102,11 @@ class Signal:
 
 
 def bucket(temperature: float) -> str:
-    """Temperatures that are judged together: the hotter, the flatter the target's law and the fewer are accepted."""
+    """Temperatures that are judged together: the hotter, the flatter the target's law and the fewer are accepted. NaN
+    is for requests of all temperatures.
+    """
+    if isnan(temperature):
+        return "mixed"
     if temperature <= 0:
         return "greedy"
     return "low" if temperature <= 0.5 else "medium" if temperature <= 1 else "high"

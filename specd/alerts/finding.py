@@ -17,8 +17,13 @@ NAMES: Final = (
     "SpecdEngineRestarted",
     "SpecdMemoryPressure",
     "SpecdConfigReloadFailed",
+    "SpecdTargetChanged",
+    "SpecdObservedDown",
 )
 """Every alert that there can be, for series that exist before their first one."""
+
+OBSERVED: Final = "observed"
+"""The label that names the engine of others that an alert is about."""
 
 
 class Verdict(Enum):
@@ -48,7 +53,8 @@ class Finding:
     """Who says it: "floor", "drift", "canary", …"""
     labels: dict[str, str]
     """Who the alert is: `alertname` (of `NAMES`), `severity`, and what tells it from others of its name. One about a
-    pair of models has `target_revision` and `draft_revision`, and ends when another pair is served."""
+    pair of models has `target_revision` and `draft_revision`, and ends when another pair is served; whoever observes
+    another engine (`OBSERVED`) ends those about it."""
     verdict: Verdict
     annotations: dict[str, str] = field(default_factory=dict)
     """For people: `summary`, one line; `description`, with the evidence in numbers. Those of a FINE one may say in
@@ -62,7 +68,7 @@ class Finding:
 
 
 def pair_of(labels: dict[str, str]) -> Pair | None:
-    """The pair that these labels are about, None where they are about none."""
-    if "target_revision" not in labels:
+    """The pair of the daemon's own that these labels are about, None where they are about none."""
+    if "target_revision" not in labels or OBSERVED in labels:
         return None
     return Pair(labels["target_revision"], labels.get("draft_revision", ""))

@@ -1,6 +1,7 @@
 """From what the drift detectors say to what the alarm is told."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from policies.drift import Kind, Signal, Stratum
@@ -10,6 +11,20 @@ from specd.alerts.events import utc
 from specd.alerts.finding import Finding, Pair, Verdict
 
 SOURCE: Final = "drift"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Whose drafts signals are about."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """That tell them from those of others."""
+    unit: str = "requests"
+    """What is counted as one piece of evidence."""
+
+
+OWN: Final = About()
+"""The daemon's own."""
 
 _NAMES: Final = {
     Kind.STEP: "SpecdAcceptanceDrift",
@@ -33,9 +48,9 @@ _BACK: Final = {
 _HOW: Final = {Kind.STEP: "fell at once", Kind.DECAY: "went down little by little"}
 
 
-def findings(signals: Iterable[Signal], severity: str) -> list[Finding]:
+def findings(signals: Iterable[Signal], severity: str, about: About = OWN) -> list[Finding]:
     """One for each signal."""
-    return [_finding(signal, severity) for signal in signals]
+    return [_finding(signal, severity, about) for signal in signals]
 
 
 def losses(arms: Iterable[Arms], pair: Pair, severity: str) -> list[Finding]:
@@ -87,13 +102,13 @@ def _loss(arms: Arms, pair: Pair, severity: str) -> Finding:
     )
 
 
-def _finding(signal: Signal, severity: str) -> Finding:
+def _finding(signal: Signal, severity: str, about: About) -> Finding:
     breached = signal.verdict is Said.BREACHED
     return Finding(
         SOURCE,
-        _labels(signal, severity),
+        {**_labels(signal, severity), **about.labels},
         _VERDICTS[signal.verdict],
-        _breached(signal) if breached else _fine(signal),
+        _breached(signal, about.unit) if breached else _fine(signal, about.unit),
         since=signal.since if breached else None,
     )
 
@@ -114,13 +129,13 @@ def _who(signal: Signal) -> str:
     return f"class {stratum.traffic_class} ({stratum.temperature} temperature), drafted by {stratum.proposer}"
 
 
-def _breached(signal: Signal) -> dict[str, str]:
+def _breached(signal: Signal, unit: str) -> dict[str, str]:
     who, pair = _who(signal), f"target {signal.target_revision}, draft {signal.draft_revision}"
     match signal.kind:
         case Kind.COLLAPSE:
             return {
                 "summary": f"Acceptance of {who}, has collapsed: it is {signal.now:.2f}",
-                "description": f"Of the last requests' first drafted tokens {signal.now:.0%} were accepted ({pair}).",
+                "description": f"Of the last {unit}' first drafted tokens {signal.now:.0%} were accepted ({pair}).",
             }
         case Kind.LOOP:
             return {
@@ -131,10 +146,10 @@ def _breached(signal: Signal) -> dict[str, str]:
                 ),
             }
         case _:
-            return _fall(signal, who, pair)
+            return _fall(signal, who, pair, unit)
 
 
-def _fall(signal: Signal, who: str, pair: str) -> dict[str, str]:
+def _fall(signal: Signal, who: str, pair: str, unit: str) -> dict[str, str]:
     since = "" if signal.since is None else f" since about {utc(signal.since)}"
     change = signal.after - signal.before
     return {
@@ -142,7 +157,7 @@ def _fall(signal: Signal, who: str, pair: str) -> dict[str, str]:
             f"Acceptance of {who}, {_HOW[signal.kind]} from {signal.before:.2f} to {signal.after:.2f}{since}"
         ),
         "description": (
-            f"At draft position {signal.position}, {signal.requests_after} requests were accepted at"
+            f"At draft position {signal.position}, {signal.requests_after} {unit} were accepted at"
             f" {signal.after:.3f}, the {signal.requests_before} before them at {signal.before:.3f}: a change of"
             f" {change:+.3f}, 95 % interval {signal.low:+.3f} to {signal.high:+.3f}. Lately it is {signal.now:.3f}"
             f" ({pair}; evidence {signal.score:.1f} where 1 is enough)."
@@ -150,10 +165,10 @@ def _fall(signal: Signal, who: str, pair: str) -> dict[str, str]:
     }
 
 
-def _fine(signal: Signal) -> dict[str, str]:
+def _fine(signal: Signal, unit: str) -> dict[str, str]:
     who = _who(signal)
     return {
         "summary": f"Acceptance of {who}, is {signal.now:.2f}",
-        "description": f"Its baseline is {signal.before:.3f}, of {signal.requests_before} requests.",
+        "description": f"Its baseline is {signal.before:.3f}, of {signal.requests_before} {unit}.",
         "resolution": _BACK.get(signal.kind, "it is fine again"),
     }

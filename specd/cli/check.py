@@ -10,6 +10,7 @@ from specd.cli.parser import CACHE, Arguments, Parser, add_config_arguments, des
 from specd.config.layers import Loaded
 from specd.config.schema import Config
 from specd.config.target import TargetSection
+from specd.engineless import engineless
 from specd.errors import ModelError, UserError
 from specd.http.guard import exposed
 from specd.http.keys import Keys
@@ -46,9 +47,13 @@ def run(args: Arguments) -> int:
     """Check in order of dependence: a config that does not parse names no model."""
     loaded = load_config(args)
     print(f"ok: config {loaded.digest} from {_origin(loaded)}")
-    faults = [*_refusals(loaded.config), *_model_faults(loaded.config)]
+    alone = engineless(loaded.config)
+    faults = [*_refusals(loaded.config), *(() if alone else _model_faults(loaded.config))]
     if faults:
         raise UserError("\n".join(faults))
+    if alone:
+        print(f"ok: no engine here, {len(loaded.config.observe)} observed")
+        return 0
     target = loaded.config.model.target
     print(f"ok: model {target.path} is complete and can be served{_not_as_it_lies(target)}")
     return 0

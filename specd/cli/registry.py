@@ -45,6 +45,7 @@ COMMANDS: Final = {
     ),
     "alerts": Command("what is open, a test of the receivers, silences", "specd.cli.alerts"),
     "drift": Command("what acceptance was and is; accept what it is now", "specd.cli.drift"),
+    "observe": Command("engines of others that are looked at", "specd.cli.observe"),
     "keys": Command("make a key for the API, or the line for one that there is", "specd.cli.keys"),
     "models": Command("fetch the demo model, check a model directory", "specd.cli.models"),
     "draft": Command("what there is to draft with, and does it fit the target", "specd.cli.draft"),

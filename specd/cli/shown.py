@@ -47,6 +47,18 @@ def alerts(counts: Mapping[str, int]) -> Text:
     return Text(f"{firing} firing, {pending} pending", BAD if firing else WARN)
 
 
+def observed(one: Mapping[str, Any]) -> Text:
+    """An engine of others: what is wrong with it, or how it does."""
+    name = short(one["name"])
+    if one["fault"] is not None:
+        return Text(f"{name}: {one['fault']}", BAD)
+    if one["same_target"] == "no":
+        return Text(f"{name}: another target answers, {one['target_revision']}", BAD)
+    drafts = f"acceptance {number(one['acceptance'])}" if one["speculates"] else "does not speculate"
+    doubt = "" if one["same_target"] == "yes" else ", not asked yet whether it is the known target"
+    return Text(f"{name}: {one['target_revision']}, {drafts}{doubt}", WARN if doubt else GOOD)
+
+
 def used(kv: Mapping[str, int] | None) -> str:
     """Share of the KV blocks."""
     return "-" if kv is None else f"{kv['used'] / max(sum(kv.values()), 1):.0%} used"

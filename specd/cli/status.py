@@ -86,6 +86,8 @@ def _facts(status: shown.Status, alerts: Sequence[Mapping[str, Any]]) -> Iterato
             said = alert["annotations"].get("summary", "")
             muted = f" ({alert['muted']})" if alert["muted"] else ""
             yield "", Text(f"{alert['name']}: {said}{muted}", shown.BAD)
+    for one in status.get("observed", ()):
+        yield "observed", shown.observed(one)
     yield "engine", _engine(status["engine"])
     if crash := status["engine"].get("last_crash"):
         yield "crash", f"{crash['id']}: {crash['text']}, at {crash['time']}; `specd crashes show` tells more"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from specd.config.alerts import refused_when_set
+from specd.config import alerts, observe
 from specd.config.faults import faults, impossible
 from specd.config.paths import dotted, leaves
 from specd.config.schema import AdminSection, Config
@@ -86,7 +86,11 @@ class Loaded:
         if in_vain:
             raise ConfigError(in_vain)
         made = self._under(Layer(SET, tree))
-        if refused := refused_when_set(made.config.alerts, self.config.alerts):
+        refused = (
+            *alerts.refused_when_set(made.config.alerts, self.config.alerts),
+            *observe.refused_when_set(made.config.observe, self.config.observe),
+        )
+        if refused:
             raise ConfigError(refused)
         return made
 

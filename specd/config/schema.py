@@ -13,6 +13,7 @@ from specd.config.drift import DriftSection
 from specd.config.files import SecretFile
 from specd.config.limits import LimitSection
 from specd.config.mqtt import MqttSection
+from specd.config.observe import ObserveSection
 from specd.config.policy import PolicySection
 from specd.config.router import RouterSection
 from specd.config.section import Section, drain, hot, restart
@@ -85,10 +86,11 @@ class ReloadSection(Section):
 class EngineSection(Section):
     """The engine process."""
 
-    backend: Literal["specd", "vllm", "vllm-serve"] = restart(
+    backend: Literal["specd", "vllm", "vllm-serve", "none"] = restart(
         "specd",
         "specd's own engine; or vLLM's, for what one machine cannot hold; or a vLLM server that others run, whose "
-        "drafts alone are looked after: docs/vllm.md",
+        "drafts alone are looked after: docs/vllm.md; or none: nothing is served here, engines are only observed: "
+        "docs/observe.md",
     )
     device: Literal["cpu", "cuda"] = restart("cpu", "where the model runs")
     cuda_graphs: bool = restart(True, "on CUDA: capture small steps at the start and replay them")
@@ -243,6 +245,14 @@ class Config(Section):
     telemetry: TelemetrySection = TelemetrySection()
     tracing: TracingSection = TracingSection()
     store: StoreSection = StoreSection()
+    observe: tuple[ObserveSection, ...] = hot((), "engines of others that are looked at")
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> Self:
+        names = [one.name for one in self.observe]
+        if len(set(names)) < len(names):
+            raise ValueError(f"observe: engines need different names, these are {names}")
+        return self
 
     @model_validator(mode="after")
     def _broker_for_alerts(self) -> Self:

@@ -14,7 +14,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "slow_reader": 408,
 }
 _UNAVAILABLE: Final = 503
-_LATE: Final = "deadline_exceeded"
+_IN_VAIN: Final = frozenset({"deadline_exceeded", "no_engine"})
 
 
 class ApiError(Exception):
@@ -56,7 +56,7 @@ def _type(status: int) -> str:
 def from_refusal(refusal: Refusal) -> ApiError:
     """What a request that got no answer is told over HTTP. A 503 or 429 may be sent again."""
     headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
-    if refusal.code == _LATE:
-        headers["X-Should-Retry"] = "false"  # OpenAI's clients would send it again by themselves, in vain
+    if refusal.code in _IN_VAIN:
+        headers["X-Should-Retry"] = "false"  # OpenAI's clients would send it again by themselves
     status = _STATUS.get(refusal.code, _UNAVAILABLE)
     return ApiError(status, refusal.message, code=refusal.code, headers=headers)

@@ -83,6 +83,23 @@ def _paths() -> Schema:
                 "One of them", place="path", parameters={"id": {"type": "string"}}, refusals=(404,)
             )
         },
+        f"{v1}/observed": {"get": _operation("Engines of others that are looked at")},
+        f"{v1}/observed/{{name}}/accept": {
+            "post": _operation(
+                "What answers there now is meant to",
+                place="path",
+                parameters={"name": {"type": "string"}},
+                refusals=(422,),
+            )
+        },
+        f"{v1}/observed/{{name}}/canary": {
+            "post": _operation(
+                "Replay the canary there",
+                place="path",
+                parameters={"name": {"type": "string"}},
+                refusals=(422,),
+            )
+        },
         f"{v1}/alerts": {"get": _operation("Open alerts, and how their receivers are")},
         f"{v1}/alerts/test": {
             "post": _operation(

@@ -19,6 +19,7 @@ from typing import Any, Final
 from specd.alerts.finding import Finding
 from specd.config.schema import Config
 from specd.config.target import TargetSection
+from specd.engineless import NO_ENGINE, engineless
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
 from specd.local_paths import local_path
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 _ENDED: Final = Refusal(
     "the target that this request was for is no longer kept; send it again", "target_changed"
 )
+
+_LOADING: Final = "the first target is still loading: ask again once it serves"
 
 Rule = Callable[[Sequence[Judged]], str | None]
 """Why what the canary has said rules a line out."""
@@ -151,7 +154,7 @@ class TargetUpdates:
             )
         async with self._lock:
             if self._lines.identity(self._config()) is None:
-                raise UpdateError("the first target is still loading: ask again once it serves")
+                raise UpdateError(NO_ENGINE.message if engineless(self._config()) else _LOADING)
             self._doing = what
             self._task = asyncio.create_task(do())
             try:

@@ -14,9 +14,9 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from policies.drift import Signal, Stratum, Verdict, Watch
+from policies.drift import Shown, Signal, Stratum, Verdict, Watch
 from specd.alerts.finding import Finding
-from specd.alerts.signals import findings
+from specd.alerts.signals import OWN, About, findings
 from specd.config.drift import DriftSection
 from specd.tasks import ended
 from specd.telemetry.families import gauges
@@ -63,16 +63,20 @@ class Drift(Collector):
 
     def finished(self, request: Finished) -> None:
         """Take in what it showed."""
-        before = self._watch.breaches
         for shown in request.shown():
-            self._watch.observe(shown)
-            self._dirty = True
+            self.observe(shown)
+
+    def observe(self, shown: Shown) -> None:
+        """Take in a piece of evidence."""
+        before = self._watch.breaches
+        self._watch.observe(shown)
+        self._dirty = True
         if self._watch.breaches != before:
             self._due.set()
 
-    def findings(self, now: float) -> list[Finding]:
+    def findings(self, now: float, about: About = OWN) -> list[Finding]:
         """For the alarm."""
-        return findings(self._watch.signals(now), self.severity)
+        return findings(self._watch.signals(now), self.severity, about)
 
     def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
         """What strata that are wanted show now is meant to be so: see `Watch.accept`."""

@@ -80,6 +80,7 @@ def _by_hand(model: Path) -> dict[str, Values]:
         "head": st.sampled_from([str(model), str(folder), ""]),
         "url": st.builds(NOWHERE.__add__, TEXTS)
         | st.sampled_from(["", "mqtt://127.0.0.1:9", "http://[", "mqtts://"]),
+        "metrics_url": st.just(NOWHERE),
         "runbook_url": TEXTS,
         "": paths,
     }

@@ -14,6 +14,7 @@ ARRAYS: Final[dict[str, Table]] = {
     "alerts.rules": {"below": 0.3},
     "alerts.receivers": {"name": "hook", "url": "http://127.0.0.1:9/"},
     "policy.tenants": {"name": "somebody", "k_max": 5},
+    "observe": {"name": "peer", "url": "http://127.0.0.1:9"},
     "server.limits": {"tenant": "somebody", "requests": 5},
 }
 """Arrays of tables, each with an entry that is complete. A change in an entry is one of the array."""
@@ -53,7 +54,7 @@ def _in_entry(array: str, name: str, value: Any) -> tuple[Table, Table, str]:
     changed = {**entry, name: value}
     if name in INSTEAD_OF:
         del changed[INSTEAD_OF[name]]
-    if name == "kind":  # not every kind takes what this one needs
+    if (array, name) == ("alerts.receivers", "kind"):  # not every kind takes what this one needs
         changed["kind"] = "alertmanager"
     at = tuple(array.split("."))
     return nested(at, [entry]), nested(at, [changed]), array
@@ -128,6 +129,9 @@ def _by_hand(directory: Path) -> dict[str, Any]:
         "router.key_file": str(secret),
         "telemetry.reports_file": str(directory / "reports.jsonl"),
         "tracing.endpoint": "http://127.0.0.1:9",
+        "observe.url": "http://127.0.0.1:9/elsewhere",
+        "observe.metrics_url": "http://127.0.0.1:9/metrics",
+        "observe.key_file": str(secret),
         "store.directory": str(directory / "elsewhere"),
     }
 

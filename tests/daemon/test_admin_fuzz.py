@@ -13,6 +13,7 @@ from starlette.routing import Route
 from specd.http.admin import admin_app
 from specd.http.crashes import crash_routes
 from specd.http.keys import Keys
+from specd.http.observed import observed_routes
 from specd.http.openapi_admin import admin_document
 from tests.daemon.conftest import Daemons
 from tests.daemon.daemon_process import DaemonProcess
@@ -54,7 +55,8 @@ def test_no_fault_was_logged(daemon):
 
 def test_the_document_names_every_endpoint(daemon):
     """Test that there is no other, and none that is not there, by path and method; and that it is served."""
-    app = admin_app(None, None, crash_routes(None), Keys(None, ""), lambda _: True)
+    pages = [*crash_routes(None), *observed_routes(None)]
+    app = admin_app(None, None, pages, Keys(None, ""), lambda _: True)
     while not isinstance(app, Starlette):
         app = app._app
     there = {

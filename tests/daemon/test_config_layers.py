@@ -84,6 +84,20 @@ def test_a_set_receiver_may_not_lead_where_only_this_host_can_go(main: Path, loa
     assert [receiver.name for receiver in allowed.config.alerts.receivers] == ["inside"]
 
 
+def test_a_set_engine_to_observe_may_not_lead_where_only_this_host_can_go(
+    main: Path, load_text: Load
+) -> None:
+    """For the same reason."""
+    inside = {"name": "inside", "url": "http://10.0.0.1", "key_file": "/etc/shadow"}
+    found = faults(lambda: load_text().with_values({"observe": [inside]}), main.parent)
+    assert "inside may lead to private addresses" in found[0]
+    assert "inside names a file of this host" in found[1]
+    allowed = load_text().with_values(
+        {"observe": [{"name": "out", "url": "http://h", "private_addresses": False}]}
+    )
+    assert [one.name for one in allowed.config.observe] == ["out"]
+
+
 def test_pinned_keys_say_by_whom_and_what_they_hide(load_text: Load) -> None:
     """Test that what environment and flags set is listed as pinned, with the file's value beneath it."""
     loaded = load_text(

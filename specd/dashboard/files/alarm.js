@@ -91,6 +91,19 @@ export function receivers({ alerts: told }) {
   });
 }
 
+const TARGETS = { yes: "the known target", no: "another target answers", unknown: "not asked yet whether it is the known target" };
+
+export function observed({ status: { observed: told } }) {
+  show("observed-section", told.length > 0);
+  rows("observed", told, (one) => one.name, [
+    (one) => one.name,
+    (one) => one.kind ?? "-",
+    (one) => one.target_revision,
+    (one) => share(one.acceptance),
+    (one) => (one.fault || one.same_target === "no" ? element("b", { "data-mood": "bad" }, one.fault ?? TARGETS.no) : TARGETS[one.same_target]),
+  ], [3]);
+}
+
 export function target({ target: told }) {
   const { current, previous, last } = told;
   show("doing", told.doing !== null);

@@ -12,7 +12,7 @@ const [FIRST_PAUSE, LONGEST_PAUSE] = [1, 5];
 
 /** By the part that has changed: who speaks of it. */
 const PANELS = {
-  status: [figures.head, figures.glance, figures.acceptance, figures.throughput, figures.load, figures.lengths, alarm.config, title],
+  status: [figures.head, figures.glance, figures.acceptance, figures.throughput, figures.load, figures.lengths, alarm.config, alarm.observed, title],
   alerts: [alarm.alerts, alarm.receivers, alarm.announce],
   target: [alarm.target],
   decisions: [figures.decisions],
