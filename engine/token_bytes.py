@@ -17,7 +17,8 @@ def _byte_alphabet() -> dict[str, int]:
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-_LETTERS: Final = _byte_alphabet()
+BYTE_LETTERS: Final = _byte_alphabet()
+"""The byte of each letter of a byte-level vocabulary."""
 
 
 class TokenBytes:
@@ -34,7 +35,7 @@ class TokenBytes:
             return self._added[token].content.encode()
         piece = self._tokenizer.id_to_token(token) or ""
         if self._letters:
-            return bytes(_LETTERS[letter] for letter in piece if letter in _LETTERS)
+            return bytes(BYTE_LETTERS[letter] for letter in piece if letter in BYTE_LETTERS)
         if byte := _BYTE.fullmatch(piece):
             return bytes.fromhex(byte[1])
         return piece.replace("▁", " ").encode()

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +48,7 @@ class CrashFiles:
             report = json.loads((self._directory / f"{name}.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as fault:
             raise UserError(f"crash report {name} cannot be read: {fault}") from None
-        if not isinstance(report, dict):
+        if not isinstance(report, dict) or not all(isinstance(report.get(key), str) for key in _SUMMARY):
             raise UserError(f"crash report {name} is none of ours")
         return report
 
@@ -68,7 +69,7 @@ class CrashFiles:
         for name in self.names():
             with contextlib.suppress(UserError):
                 found.append(self.read(name))
-        return [{key: report.get(key) for key in _SUMMARY} for report in found]
+        return [{key: report[key] for key in _SUMMARY} for report in found]
 
 
 class Crashes:
@@ -80,8 +81,8 @@ class Crashes:
         self._context = context
         self._writing: set[asyncio.Task[None]] = set()
         self._count = 0
-        self.last: dict[str, Any] | None = None
-        """The summary of the last one, of an earlier daemon's too."""
+        self.recent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        """Summaries, the newest first, those of an earlier daemon too."""
 
     async def start(self) -> None:
         """Look at what an earlier daemon has left."""
@@ -90,7 +91,14 @@ class Crashes:
         except OSError as fault:
             log.warning("the crash reports of before cannot be read: %s", fault)
             return
-        self.last = self.last or (found[0] if found else None)
+        known = {one["id"] for one in self.recent}
+        earlier = [one for one in found if one["id"] not in known]
+        self.recent.extend(earlier[: _KEPT - len(self.recent)])  # a full deque would let the newest go
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The newest summary."""
+        return self.recent[0] if self.recent else None
 
     async def aclose(self) -> None:
         """Wait for what is being written."""
@@ -119,7 +127,7 @@ class Crashes:
             "last_step": None if step is None else _numbers(step) | {"seconds_before": step_age},
             "last_lines": death.last_lines,
         }
-        self.last = {key: report[key] for key in _SUMMARY}
+        self.recent.appendleft({key: report[key] for key in _SUMMARY})
         task = asyncio.create_task(self._write(report))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)

@@ -8,6 +8,7 @@ from specd.alerts.receivers.kinds import usable
 from specd.cli.configured import load_config
 from specd.cli.parser import CACHE, Arguments, Parser, add_config_arguments, describe
 from specd.config.layers import Loaded
+from specd.config.limits import limits_of_nobody
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.engineless import engineless
@@ -34,7 +35,8 @@ def add_arguments(parser: Parser) -> None:
         parser,
         """
 Validate the config, the files that it names and the model, without starting. One line per fault,
-with where it was written, its key and what is right; exit 0 or 2.""",
+with where it was written, its key and what is right; exit 0 or 2. What is odd but can be served
+is a warning.""",
         """
         specd check
         specd check -c specd.toml --set model.target.path=/models/llama""",
@@ -51,6 +53,8 @@ def run(args: Arguments) -> int:
     faults = [*_refusals(loaded.config), *(() if alone else _model_faults(loaded.config))]
     if faults:
         raise UserError("\n".join(faults))
+    for doubt in _doubts(loaded.config):
+        print(f"warning: {doubt}")
     if alone:
         print(f"ok: no engine here, {len(loaded.config.observe)} observed")
         return 0
@@ -86,6 +90,12 @@ def _refusals(config: Config) -> Iterator[str]:
     for receiver in config.alerts.receivers:
         yield from _said_by(usable, receiver)
     yield from _said_by(read_settings, config.mqtt, "")
+
+
+def _doubts(config: Config) -> Iterator[str]:
+    """What would be served, but hardly as it is meant."""
+    keys = Keys(config.server.api_keys_file, "server.api_keys_file")
+    yield from limits_of_nobody(config.server.limits, keys.names)
 
 
 def _said_by(use: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """`[[server.limits]]`: what one tenant, or the holder of one key, may take of the server."""
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import Self
 
 from pydantic import model_validator
@@ -33,3 +34,11 @@ class LimitSection(Section):
         if self.key is not None and self.weight != 1.0:
             raise ValueError("weight goes with a tenant: its requests share the engine with those of others")
         return self
+
+
+def limits_of_nobody(limits: Iterable[LimitSection], keys: Collection[str]) -> Iterator[str]:
+    """A sentence on each that names a key which nobody has. keys: the names of those that there are."""
+    for place, limit in enumerate(limits):
+        if limit.key is not None and limit.key not in keys:
+            known = f"there are {', '.join(sorted(keys))}" if keys else "none has a name"
+            yield f"server.limits.{place}.key: no key is called {limit.key!r}, so it limits nobody; {known}"

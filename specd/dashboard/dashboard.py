@@ -28,6 +28,7 @@ class Dashboard:
                 "target": view.target,
                 "decisions": lambda: view.decisions(_DECISIONS, None),
                 "happened": view.happened,
+                "crashes": lambda: list(view.crashes.recent),
                 "history": self._history.snapshot,
                 "fleet": view.fleet,
             }

@@ -8,6 +8,7 @@ from engine.api import Grammar
 from specd.http.bodies import ChatBody, CompletionBody
 from specd.http.chat_template import Chat
 from specd.http.prompt import PromptEncoder
+from specd.http.room import Room
 from specd.http.tools import PlainReader, Reader
 
 
@@ -25,18 +26,18 @@ class Prompt:
     """Ends the text, beside what the client wants to end it."""
 
 
-async def encode_completion(encoder: PromptEncoder, body: CompletionBody) -> Prompt:
-    """Text goes through the tokenizer, tokens are checked. Raises `ApiError`."""
+async def encode_completion(encoder: PromptEncoder, body: CompletionBody, room: Room) -> Prompt:
+    """Text goes through the tokenizer, unless it cannot fit, tokens are checked. Raises `ApiError`."""
     if isinstance(body.prompt, str):
-        tokens, text = await encoder.text(body.prompt), body.prompt
+        tokens, text = await encoder.text(body.prompt, room), body.prompt
     else:
         encoder.check(body.prompt, "prompt")
         tokens, text = body.prompt, encoder.tokenizer.decode(body.prompt, skip_special_tokens=True)
     return Prompt(tokens, echo=text if body.echo else "", grammar=body.grammar)
 
 
-async def encode_chat(encoder: PromptEncoder, body: ChatBody) -> Prompt:
-    """Through the model's chat template. Raises `ApiError`."""
+async def encode_chat(encoder: PromptEncoder, body: ChatBody, room: Room) -> Prompt:
+    """Through the model's chat template, unless it cannot fit. Raises `ApiError`."""
     tools = body.callable_tools
     writes = encoder.chat_template.format_for_tools() if tools else None
     chat = Chat(
@@ -46,7 +47,7 @@ async def encode_chat(encoder: PromptEncoder, body: ChatBody) -> Prompt:
         begins_answer=not body.continue_final_message and body.add_generation_prompt is not False,
         variables=body.chat_template_kwargs,
     )
-    tokens = await encoder.chat(chat)
+    tokens = await encoder.chat(chat, room)
     if writes is None:
         return Prompt(tokens, grammar=body.grammar)
     functions = [tool.function for tool in tools]

@@ -20,9 +20,10 @@ from specd.http.deadline import Deadline
 from specd.http.encode import Prompt
 from specd.http.errors import ApiError
 from specd.http.guard import caller_of
-from specd.http.params import check_length, check_tokens, sampling, token_limit
+from specd.http.params import check_tokens, sampling, token_limit
 from specd.http.parse import AnyBody, parse
 from specd.http.prompt import PromptEncoder
+from specd.http.room import Room
 from specd.http.sse import PING_SECONDS
 from specd.http.traced import span_of
 from specd.serving import ServedModel
@@ -84,7 +85,7 @@ class GenerateEndpoint(Generic[AnyBody]):
         self,
         service: Service,
         kind: type[AnyBody],
-        encode: Callable[[PromptEncoder, AnyBody], Awaitable[Prompt]],
+        encode: Callable[[PromptEncoder, AnyBody, Room], Awaitable[Prompt]],
         shape: shapes.Shape,
     ) -> None:
         self._service = service
@@ -147,10 +148,11 @@ class GenerateEndpoint(Generic[AnyBody]):
     async def _asked(self, body: AnyBody, line: Line, tenant: str) -> Asked:
         model = await line.model()
         check_tokens(body, model.encoder)
-        prompt = await self._encode(model.encoder, body)
         engine = await line.supervisor.engine_info()
         config = self._service.config()
-        check_length(len(prompt.tokens), config.server.max_prompt_tokens)
+        room = Room(engine.max_context, config.server.max_prompt_tokens)
+        prompt = await self._encode(model.encoder, body, room)
+        room.check(len(prompt.tokens))
         default = config.server.default_max_tokens
         max_tokens = token_limit(
             len(prompt.tokens), body.token_limit, context=engine.max_context, default=default

@@ -63,6 +63,11 @@ class Keys:
         """Whether a key is asked for."""
         return self._file is not None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of those that have one."""
+        return frozenset(known.caller.key for known in self._keys if known.caller.key is not None)
+
     def read(self) -> tuple[Key, ...]:
         """What is in the file now; to be put in force by `replace`. Raises `UserError`, which shows no key."""
         if self._file is None:

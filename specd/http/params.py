@@ -46,24 +46,11 @@ def check_tokens(body: Generation, encoder: PromptEncoder) -> None:
     encoder.check(body.stop_token_ids, "stop_token_ids")
 
 
-def check_length(prompt: int, most: int | None) -> None:
-    """Raises `ApiError` for a prompt that is longer than this server takes, whatever the context would hold."""
-    if most is not None and prompt > most:
-        message = f"the prompt has {prompt} tokens, and this server takes {most} (server.max_prompt_tokens): shorten it"
-        raise ApiError(400, message, param="prompt", code="prompt_too_long")
-
-
 def token_limit(prompt: int, asked: int | None, *, context: int, default: int) -> int:
-    """How many tokens may be generated. Raises `ApiError` when they do not fit the context."""
+    """How many tokens may be generated after a prompt that fits. Raises `ApiError` when they do not fit."""
     left = context - prompt
     if prompt == 0:
         raise ApiError(400, "the prompt has no tokens: write something", param="prompt", code="invalid_value")
-    if left < 1:
-        message = (
-            f"the prompt has {prompt} tokens and the context holds {context}, the answer included:"
-            " shorten the prompt"
-        )
-        raise ApiError(400, message, param="prompt", code="context_length_exceeded")
     if asked is not None and asked > left:
         message = (
             f"max_tokens is {asked}, but after a prompt of {prompt} tokens"

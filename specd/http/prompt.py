@@ -13,6 +13,7 @@ from engine.token_bytes import TokenBytes
 from specd.errors import ModelError
 from specd.http.chat_template import Chat, ChatTemplate
 from specd.http.errors import ApiError
+from specd.http.room import Room, Shortest
 from specd.models.directory import chat_template
 
 _NO_TEMPLATE: Final = (
@@ -28,6 +29,7 @@ class PromptEncoder:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     token_bytes: TokenBytes
+    shortest: Shortest
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -39,15 +41,18 @@ class PromptEncoder:
             tokenizer=tokenizer,
             template=None if source is None else ChatTemplate.load(source, _special_tokens(settings)),
             token_bytes=TokenBytes(tokenizer),
+            shortest=Shortest.of(tokenizer),
         )
 
-    async def text(self, prompt: str) -> list[int]:
-        """A plain prompt, with the special tokens that the model wants around one."""
-        return await asyncio.to_thread(self._encode, prompt, special=True)
+    async def text(self, prompt: str, room: Room) -> list[int]:
+        """A plain prompt, with the special tokens that the model wants around one. Raises `ApiError` when it is far too
+        long for the room.
+        """
+        return await asyncio.to_thread(self._encode, prompt, special=True, room=room)
 
-    async def chat(self, chat: Chat) -> list[int]:
-        """A chat, up to where the assistant goes on. Raises `ApiError` when it cannot be rendered."""
-        return await asyncio.to_thread(self._encode_chat, chat)
+    async def chat(self, chat: Chat, room: Room) -> list[int]:
+        """A chat, up to where the assistant goes on. Raises likewise, and when it cannot be rendered."""
+        return await asyncio.to_thread(self._encode_chat, chat, room)
 
     def message(self, text: str) -> list[int]:
         """What a user says, as a chat where the model knows chats; blocking. Raises `ApiError`."""
@@ -74,12 +79,14 @@ class PromptEncoder:
             message = f"{param}: token id {beyond} is beyond the vocabulary, which has {size} tokens"
             raise ApiError(400, message, param=param, code="invalid_value")
 
-    def _encode(self, text: str, *, special: bool) -> list[int]:
+    def _encode(self, text: str, *, special: bool, room: Room | None = None) -> list[int]:
+        if room is not None:
+            room.check(self.shortest.tokens(text), counted=False)
         return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
 
-    def _encode_chat(self, chat: Chat) -> list[int]:
+    def _encode_chat(self, chat: Chat, room: Room | None = None) -> list[int]:
         # The template has written the special tokens itself.
-        return self._encode(self.chat_template.text(chat), special=False)
+        return self._encode(self.chat_template.text(chat), special=False, room=room)
 
 
 def _tokenizer(file: Path) -> Tokenizer:

@@ -156,6 +156,20 @@ def test_check_says_what_run_would_refuse(
     assert "key of 5 bytes" in weak
 
 
+def test_check_warns_of_a_limit_for_a_key_that_nobody_has(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that it is told with the names that there are, is no fault, and that a limit for a real key is not told."""
+    (tmp_path / "keys").write_text("secret1 name=laptop\nsecret2 tenant=acme name=ci\n")
+    server = f'[server]\napi_keys_file = "{tmp_path / "keys"}"\n'
+    limits = "".join(f'[[server.limits]]\nkey = "{name}"\nrequests = 1\n' for name in ("ci", "lapdog"))
+    config.write_text(f"{config.read_text()}{server}{limits}")
+    assert main(["check", "-c", str(config)]) == 0
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert "server.limits.1.key: no key is called 'lapdog'" in warning
+    assert "ci, laptop" in warning
+
+
 def test_check_of_a_bad_key_prints_the_fault_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Test that a config fault goes to stderr as its line, without a traceback."""
     assert main(["check", "-c", str(config), "--set", "policy.k_maxx=1"]) == 2

@@ -66,10 +66,11 @@ async def test_the_last_of_an_earlier_daemon_is_known(crashes, tmp_path):
     for _ in range(2):
         CrashWitness(crashes).died(DEATH)
     await crashes.aclose()
-    (tmp_path / "crashes" / "zzz.json").write_text("[1]")
+    for name, text in (("zzz", "[1]"), ("zzy", '{"id": "zzy", "time": null}')):
+        (tmp_path / "crashes" / f"{name}.json").write_text(text)
     later = Crashes(tmp_path / "crashes", dict)
     await later.start()
-    assert later.last == crashes.last
+    assert list(later.recent) == list(crashes.recent) == await later.list()
     assert len(await later.list()) == 2
 
 

@@ -160,6 +160,20 @@ def test_an_alert_appears_and_goes(browser, daemon):
         expect(page.locator("#ended-alerts > summary")).to_have_text("Ended lately: 1")
 
 
+def test_an_engine_that_died_is_shown(browser, daemons):
+    """Test that its end appears while the page is open, in the words of its report and with the report's id."""
+    daemon = daemons.start().ready()
+    with opened(browser, daemon.admin) as page:
+        expect(page.locator("#no-crashes")).to_be_visible()
+        assert daemon.post("/v1/completions", {"prompt": "<crash>"}).status_code == 503
+        row = page.locator("#crashes tbody tr")
+        expect(row).to_contain_text("signal 9")
+        (crash,) = daemon.get("/admin/v1/crashes").json()["crashes"]
+        assert table(page, "crashes")[0][1:] == [crash["reason"], crash["text"], crash["id"]]
+        expect(page.locator("#restarts")).to_contain_text("signal 9")
+        expect(page.locator("#state")).to_have_text("Serving")
+
+
 def test_it_is_walked_by_the_keyboard(browser, daemon):
     """Test that the focus goes through all that scrolls or opens, is seen everywhere, and is lost nowhere when the
     page changes beneath it.

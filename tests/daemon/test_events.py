@@ -15,7 +15,7 @@ from specd.http.events import Events
 from tests.daemon.conftest import Daemons, until
 from tests.daemon.daemon_process import DaemonProcess
 
-PARTS = ["status", "alerts", "target", "decisions", "happened", "history", "fleet"]
+PARTS = ["status", "alerts", "target", "decisions", "happened", "crashes", "history", "fleet"]
 
 
 class Parts:

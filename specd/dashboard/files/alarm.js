@@ -156,3 +156,12 @@ export function happened({ happened: events }) {
     update: () => {},
   });
 }
+
+export function crashes({ crashes: reports }) {
+  rows("crashes", reports, (one) => one.id, [
+    (one) => time(one.time),
+    (one) => words(one.reason),
+    (one) => one.text,
+    (one) => element("code", {}, one.id),
+  ]);
+}

@@ -17,6 +17,7 @@ const PANELS = {
   target: [alarm.target],
   decisions: [figures.decisions],
   happened: [alarm.happened],
+  crashes: [alarm.crashes],
   history: [figures.hour, figures.acceptance],
   fleet: [fleet],
 };
