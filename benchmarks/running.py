@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import httpx2
 import tomli_w
@@ -20,9 +20,12 @@ _SERVE: Final = """
 import json, os, sys
 from pathlib import Path
 from specd.config.layers import load
-cpus, config, *engine = sys.argv[1:]
+cpus, looks, config, *engine = sys.argv[1:]
 if cpus:
     os.sched_setaffinity(0, {int(cpus)})
+if looks:
+    from benchmarks.inside import listen
+    listen(Path(config).parent, traced=looks == "traced")
 from specd.daemon import serve
 sys.exit(serve(load(Path(config), env={}), engine_command=engine))
 """
@@ -39,14 +42,16 @@ class Daemon:
         engine: Sequence[str] = (),
         cpu: int | None = None,
         state: Path | None = None,
+        looks: Literal["", "plain", "traced"] = "",
     ) -> None:
         """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it.
-        state: what outlives it; in the folder unless given.
+        state: what outlives it; in the folder unless given. looks: whether and how `benchmarks.inside` answers.
         """
         self.folder = folder
         self._state = folder / "state" if state is None else state
         self._engine = engine
         self._cpu = "" if cpu is None else str(cpu)
+        self._looks = looks
         self._ports = (free_port(), free_port())
         self._config = dict(config)
         self.log = folder / "log"
@@ -103,7 +108,8 @@ class Daemon:
 
     async def __aenter__(self) -> Self:
         self.write({})
-        command = [sys.executable, "-c", _SERVE, self._cpu, str(self.folder / "specd.toml"), *self._engine]
+        config = str(self.folder / "specd.toml")
+        command = [sys.executable, "-c", _SERVE, self._cpu, self._looks, config, *self._engine]
         environment = os.environ | {"SPECD_STATE_DIR": str(self._state)}
         with self.log.open("w") as log:
             self._process = await asyncio.create_subprocess_exec(

@@ -5,21 +5,21 @@ config is reloaded, well and badly and for a minute ten times a second, its targ
 stopped. Bounds, of which one that is not kept makes this exit 1:
 
   every request is answered, refused in OpenAI's shape, or ended with an error event
-  the daemon's resident memory stays within 5 % of what it is after five minutes
+  the daemon's resident memory stays within 5 % of what it is after five minutes, as long as one target is there
+  when nobody asks for anything it comes to rest
   at rest no more files are open than were at rest after five minutes, and no KV block is in use
   no traceback in the log, every reload and update answered as it should be, and an end when told to
 
-Writes benchmarks/results/soak.json, soak.md and soak.png. --null has an engine that computes nothing.
+Writes benchmarks/results/soak.json, soak.md and soak.png, with what memory is made of at both rests. --null has an
+engine that computes nothing. --trace says where Python's memory was asked for, and judges no memory, since that takes
+much.
 """
 
 import argparse
 import asyncio
-import os
 import re
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from benchmarks.running import Daemon
 from benchmarks.soak_clients import Clients, Outcome, Tally
 from benchmarks.soak_page import page, plot
 from benchmarks.soak_trouble import Trouble
+from benchmarks.soak_watch import Rest, Watcher, at_rest
 from specd.models.cache import cache_dir
 from specd.models.resolve import demo_directory
 
@@ -38,9 +39,6 @@ _SETTLED: Final = 300.0
 """Seconds after which memory is to stay as it is; of a shorter run a third."""
 _STORM: Final = 60.0
 _MEMORY_BOUND: Final = 0.05
-_WINDOW: Final = 30.0  # seconds of which memory's median is taken
-_PATIENCE: Final = 180.0
-_TOLD_EVERY: Final = 30.0
 _BAD_LINES: Final = re.compile(
     r"Traceback \(most recent|never retrieved|Exception in callback|was destroyed but"
 )
@@ -57,6 +55,7 @@ class Asked:
     clients: int
     seed: int
     null: bool
+    trace: bool = False
 
     @property
     def seconds(self) -> float:
@@ -80,102 +79,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The daemon's process at a moment."""
-
-    seconds: float
-    mib: float
-    files: int
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """The daemon while nobody asks for anything."""
-
-    mib: float
-    files: int
-    blocks_used: int
-    blocks_missing: int
-    """Of the KV pool: neither free nor used nor cached."""
-
-
-class Watcher:
-    """Looks at the process once a second, and says how far things are."""
-
-    def __init__(self, daemon: Daemon, tally: Tally, trouble: Trouble) -> None:
-        self.samples: list[Sample] = []
-        self.began = time.monotonic()
-        self._daemon, self._tally, self._trouble = daemon, tally, trouble
-        self._task = asyncio.create_task(self._look())
-
-    @property
-    def seconds(self) -> float:
-        """Since the beginning."""
-        return time.monotonic() - self.began
-
-    def median(self) -> float:
-        """Of the last seconds' memory, MiB."""
-        after = self.seconds - _WINDOW
-        return statistics.median(sample.mib for sample in self.samples if sample.seconds >= after)
-
-    async def aclose(self) -> None:
-        """Look no more."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-    async def _look(self) -> None:
-        told = -_TOLD_EVERY
-        while True:
-            sample = sampled(self._daemon.pid, self.seconds)
-            self.samples.append(sample)
-            if sys.stderr.isatty() or sample.seconds - told >= _TOLD_EVERY:
-                told = sample.seconds
-                sys.stderr.write(self._line(sample) + ("\r" if sys.stderr.isatty() else "\n"))
-                sys.stderr.flush()
-            await asyncio.sleep(1.0)
-
-    def _line(self, sample: Sample) -> str:
-        outcomes, trouble = self._tally.outcomes, self._trouble.counts
-        requests = ", ".join(f"{outcomes[one]:,} {one}" for one in Outcome)
-        done = ", ".join(f"{count:,} {what}" for what, count in sorted(trouble.items()))
-        return f"{sample.seconds / 60:5.1f} min  {requests}; {done}; {sample.mib:.1f} MiB, {sample.files} files  "
-
-
-def sampled(pid: int, seconds: float) -> Sample:
-    """What the kernel says of a process now."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    figure = {
-        name: int(rest.split()[0])
-        for name, rest in re.findall(r"^(VmRSS|Threads):\s*(.*)$", status, re.MULTILINE)
-    }
-    files = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  a count
-    return Sample(round(seconds, 1), figure["VmRSS"] / 1024, files, figure["Threads"])
-
-
-async def at_rest(daemon: Daemon) -> Rest:
-    """Once nothing runs or waits, no engine starts, and no earlier target is kept."""
-    end = time.monotonic() + _PATIENCE
-    while not await _rests(daemon):
-        if time.monotonic() > end:
-            break  # what is still in use shows below
-        await asyncio.sleep(0.5)
-    await asyncio.sleep(6.0)  # idle connections are closed after five seconds
-    status, sample = await daemon.status(), sampled(daemon.pid, 0.0)
-    kv = status["kv"] or {"used": -1, "free": 0, "cached": 0}
-    total = status["engine"]["info"]["kv_blocks"]
-    return Rest(sample.mib, sample.files, kv["used"], total - sum(kv.values()))
-
-
-async def _rests(daemon: Daemon) -> bool:
-    status, target = await daemon.status(), (await daemon.admin("GET", "/admin/v1/target")).json()
-    load, kv = status["load"], status["kv"]
-    open_requests = load["running"] + load["waiting"] + load["admitted"]
-    kept = (target["previous"] or {}).get("kept") or target["doing"]
-    return bool(status["ready"] and kv and not (open_requests or kept or kv["used"]))
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """What takes part."""
 
@@ -184,33 +87,38 @@ class Parts:
     trouble: Trouble
     watcher: Watcher
 
-    async def load(self, seconds: float, *, storm: float = 0.0) -> tuple[float, Rest]:
-        """So many seconds of it, the last of them a storm of reloads; memory at their end, and the daemon at rest."""
+    async def load(self, seconds: float, name: str, *, storm: float = 0.0) -> tuple[float, Rest]:
+        """So many seconds of it, the last of them a storm of reloads; memory at their end, and the daemon at rest,
+        which is looked into by this name.
+        """
         self.clients.go_on()
         self.trouble.begin()
         await asyncio.sleep(seconds - storm)
         await self.trouble.cease()
         await self.trouble.storm(storm)
-        memory = self.watcher.median()
+        memory = self.watcher.memory()
         await self.clients.rest()
-        return memory, await at_rest(self.daemon)
+        return memory, await at_rest(self.daemon, name)
 
 
 async def run(asked: Asked, folder: Path) -> dict[str, Any]:
     """Do it; all that was found."""
-    async with Daemon(folder, _config(asked, folder), engine=_engine(asked, folder)) as daemon:
+    looks: Final = "traced" if asked.trace else "plain"
+    async with Daemon(folder, _config(asked, folder), engine=_engine(asked, folder), looks=looks) as daemon:
         tally, trouble = Tally(), Trouble(daemon, asked.seed, every=asked.every)
         clients = Clients(daemon, tally, asked.clients, asked.seed, plain=asked.null)
         watcher = Watcher(daemon, tally, trouble)
         parts = Parts(daemon, clients, trouble, watcher)
         try:
-            first, settled = await parts.load(asked.settled)
+            first, settled = await parts.load(asked.settled, "settled")
             at = watcher.seconds
-            last, ended = await parts.load(asked.seconds - asked.settled, storm=asked.storm)
+            last, ended = await parts.load(asked.seconds - asked.settled, "ended", storm=asked.storm)
         finally:
             await clients.aclose()
             await watcher.aclose()
     bounds = [*_bounds(tally, trouble, daemon), *_leaks(first, settled, last, ended)]
+    if asked.trace:
+        bounds = [bound for bound in bounds if not bound[0].startswith("memory")]
     moments = [(what, round(when - watcher.began, 1)) for what, when in trouble.moments]
     samples = [asdict(sample) for sample in watcher.samples]
     return {
@@ -284,13 +192,24 @@ def _bounds(tally: Tally, trouble: Trouble, daemon: Daemon) -> list[Bound]:
 
 def _leaks(first: float, settled: Rest, last: float, ended: Rest) -> list[Bound]:
     growth = last / first - 1
+    more = {name: count - settled.files.get(name, 0) for name, count in ended.files.items()}
+    new = ", ".join(f"{count} more of {name}" for name, count in more.items() if count > 0)
     return [
         (
             f"memory within {_MEMORY_BOUND:.0%} of what it was when settled",
             abs(growth) <= _MEMORY_BOUND,
             f"{first:.1f} MiB, then {last:.1f} ({growth:+.1%}); at rest {settled.mib:.1f}, then {ended.mib:.1f}",
         ),
-        ("no file descriptor leaked", ended.files <= settled.files, f"{settled.files}, then {ended.files}"),
+        (
+            "it comes to rest when nobody asks",
+            not (settled.awaited or ended.awaited),
+            "; ".join((*settled.awaited, *ended.awaited)) or "each time",
+        ),
+        (
+            "no file descriptor leaked",
+            ended.file_count <= settled.file_count,
+            f"{settled.file_count}, then {ended.file_count}{f' ({new})' if new else ''}",
+        ),
         (
             "no KV block leaked",
             not (ended.blocks_used or ended.blocks_missing),
@@ -311,9 +230,10 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--null", action="store_true", help="with an engine that computes nothing")
+    parser.add_argument("--trace", action="store_true", help="say where Python's memory was asked for")
     parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for the results")
     args = parser.parse_args()
-    asked = Asked(args.minutes, args.clients, args.seed, args.null)
+    asked = Asked(args.minutes, args.clients, args.seed, args.null, args.trace)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(run(asked, Path(folder)))
         failed = [what for what, held, _ in found["bounds"] if not held]

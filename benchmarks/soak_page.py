@@ -28,9 +28,28 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "",
         f"Errors by code: {codes or 'none'}.",
         "",
+        "What the daemon's memory is made of while nobody asks:",
+        "",
+        *markdown(("MiB", "settled", "at the end"), _made_of(found["at_rest"])),
+        "",
         "![Resident memory of the daemon](soak.png)",
         "",
     ]
+
+
+def _made_of(rests: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of what is resident, by kind, and of what the C library's allocator has handed out and keeps."""
+    parts = [
+        {"resident": rest["mib"]}
+        | {f"of that, {kind}": mib for kind, mib in rest["mapped"].items()}
+        | {
+            f"allocator, {what}": size / 2**20
+            for what, size in (rest["inside"].get("allocator") or {}).items()
+        }
+        for rest in (rests["settled"], rests["at_the_end"])
+    ]
+    names = dict.fromkeys(name for part in parts for name in part)
+    return [[name.replace("_", " "), *(f"{part.get(name, 0.0):.1f}" for part in parts)] for name in names]
 
 
 def _counted(counts: Mapping[str, int]) -> str:
