@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from specd import memory
 from specd.banner import example
 from specd.engineless import NO_ENGINE, engineless
 from specd.life import Life
@@ -31,6 +32,7 @@ async def bring_up(
     parts.healer.go_on(line)
     life.spawn(watch(lambda: parts.reloader.config.model.target, parts.updates.replace))
     life.spawn(watch_config(parts.reloader, parts.reloads.reload))
+    memory.settle()
     notifier.ready()
     say(f"ready, for example:\n  {example(url, await line.model(), keyed=parts.doors.keys.required)}")
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import uvloop
 
+from specd import memory
 from specd.bringing_up import bring_up
 from specd.config.layers import Loaded
 from specd.errors import UserError
@@ -49,6 +50,7 @@ def serve(
     """Run the daemon until it is told to end; the exit code. engine_command, train_command: in the place of the engine
     that is configured, as `engine_command --fd N`, and of what trains heads.
     """
+    memory.begin()
     configure_logging(log_format)
     notifier = Notifier.from_environment()
     say = log.info if log_format == "json" else _print

@@ -59,10 +59,8 @@ class Shortest:
         reckoned = normalizer is None or (normalizer == "NFC" and not _IN_TEXTS & set(dropped))
         if not reckoned or not _is_of_bytes(tokenizer) or any(one.lstrip or one.rstrip for one in added):
             return cls(inf)
-        longest = max(
-            (*map(len, pieces), *(len(one.content.encode()) for one in added))
-        )  # a letter is a byte
-        return cls(longest * (1 if normalizer is None else _NFC_SHRINKS), dropped)
+        sizes = (*map(len, pieces), *(len(one.content.encode()) for one in added))  # a letter is a byte
+        return cls(max(sizes) * (1 if normalizer is None else _NFC_SHRINKS), dropped)
 
     def tokens(self, text: str) -> int:
         """It is not fewer than so many."""

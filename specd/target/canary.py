@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -32,12 +32,18 @@ from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _VERDICTS: Final = {
     CanaryVerdict.FINE: Verdict.FINE,
     CanaryVerdict.BAD: Verdict.BREACHED,
     CanaryVerdict.NO_EVIDENCE: Verdict.NO_EVIDENCE,
 }
 _SERVING: Final = "serving.json"
+_OF_PAIRS: Final = "*+*.json"
+_KEPT_FILES: Final = 64
+_REMEMBERED: Final = 8
 _UNSAFE: Final = re.compile(r"[^\w.+-]")
 
 
@@ -216,7 +222,7 @@ class Canary:
             counts = await self._replay(line, texts, settings, manner)
             kept = Kept(identity.target_revision, identity.draft_revision, counts, asked)
             _keep(file, kept)
-        self._known[kept.pair] = kept
+        _remember(self._known, kept.pair, kept)
         return kept
 
     async def _replay(
@@ -238,7 +244,7 @@ class Canary:
         if known is None or len(known) != len(prompts):
             known = await written(line, prompts, settings.tokens, manner)
             _keep(file, known)
-        self._written[file.name] = known
+        _remember(self._written, file.name, known)
         return known
 
     def _compared(self, old: Kept, new: Kept) -> list[Judged]:
@@ -300,6 +306,14 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+def _remember(kept: dict[K, V], key: K, value: V) -> None:
+    """As the newest, with the few before it: every update brings another."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > _REMEMBERED:
+        del kept[next(iter(kept))]
+
+
 def _read(file: Path, kind: Any) -> Any:
     """None where there is nothing that can be read: then it is asked for again."""
     try:
@@ -313,5 +327,7 @@ def _keep(file: Path, value: object) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, value)
+        for older in sorted(file.parent.glob(_OF_PAIRS), key=lambda one: one.stat().st_mtime)[:-_KEPT_FILES]:
+            older.unlink()
     except OSError as error:
         log.warning("what the canary found is not kept: %s: %s", file, error.strerror)

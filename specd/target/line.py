@@ -246,9 +246,11 @@ class Line:
             info.cancel()
 
     async def end(self, why: Refusal) -> None:
-        """End what is in it, and the engine."""
+        """End what is in it, and the engine. The model is forgotten: it is large, and this line is still looked at."""
         self.close(why)
         await self._ended()
+        self._model = asyncio.get_running_loop().create_future()
+        self.close(why)
 
     async def _ended(self) -> None:
         if self._run is not None:

@@ -23,6 +23,7 @@ from specd.engineless import NO_ENGINE, engineless
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
 from specd.local_paths import local_path
+from specd.memory import give_back
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
@@ -70,7 +71,6 @@ class TargetUpdates:
         self._alarm = alarm
         self._heal = heal
         self._clock = clock
-        self._lock = asyncio.Lock()
         self._doing = ""
         self._task: asyncio.Task[Outcome] | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -148,30 +148,37 @@ class TargetUpdates:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one_at_a_time(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
-        if self._lock.locked():
+        if self._doing:
             raise UpdateBusyError(
                 f"the target is being changed already ({self._doing}): ask again after that"
             )
-        async with self._lock:
-            if self._lines.identity(self._config()) is None:
-                raise UpdateError(NO_ENGINE.message if engineless(self._config()) else _LOADING)
-            self._doing = what
-            self._task = asyncio.create_task(do())
-            try:
-                outcome = await asyncio.shield(self._task)  # it goes on when whoever asked has left
-            except asyncio.CancelledError:
-                if not self._task.cancelled():
-                    raise
-                raise UpdateError(f"{what} was given up, since the server is shutting down") from None
-            except (UserError, EngineFailedError, OSError) as error:
-                log.error("%s refused, the target stays as it is: %s", what, error)  # noqa: TRY400  a sentence
-                self.last = Last(self._clock(), ok=False, text=str(error))
-                raise UpdateError(str(error)) from None
-            finally:
-                self._doing = ""
-            log.info("%s: %s", what, outcome.text)
-            self.last = Last(self._clock(), ok=True, text=outcome.text)
-            return outcome
+        if self._lines.identity(self._config()) is None:
+            raise UpdateError(NO_ENGINE.message if engineless(self._config()) else _LOADING)
+        self._doing = what
+        task = self._task = asyncio.create_task(self._done(what, do))
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # seen, if nobody waits any more
+        try:
+            return await asyncio.shield(task)  # it goes on when whoever asked has left
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise UpdateError(f"{what} was given up, since the server is shutting down") from None
+
+    async def _done(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
+        """Do it, and say how it ended."""
+        try:
+            outcome = await do()
+        except (UserError, EngineFailedError, OSError) as error:
+            log.error("%s refused, the target stays as it is: %s", what, error)  # noqa: TRY400  a sentence
+            self.last = Last(self._clock(), ok=False, text=str(error))
+            raise UpdateError(str(error)) from None
+        finally:
+            self._doing, self._task = "", None
+        log.info("%s: %s", what, outcome.text)
+        self.last = Last(self._clock(), ok=True, text=outcome.text)
+        return outcome
 
     async def _replace(
         self,
@@ -340,6 +347,7 @@ class TargetUpdates:
         self._lines.previous = None
         self._lines.share()
         await line.end(_ENDED)
+        await give_back()
 
     async def _forget_previous(self) -> None:
         """Make room: three targets at a time are too many."""
@@ -358,6 +366,7 @@ class TargetUpdates:
     def _stop_keeping(self) -> None:
         if self._keeping is not None:
             self._keeping.cancel()
+            self._keeping = None
 
     def _outcome(
         self, began: float, text: str, judged: tuple[Judged, ...] = (), *, changed: bool = True

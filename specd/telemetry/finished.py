@@ -65,6 +65,11 @@ class Finished:
     drafts: dict[str, Drafts] = field(default_factory=dict)
     """By proposer; a grammar's forced tokens are nobody's drafts."""
 
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Of target and draft."""
+        return self.target_revision, self.draft_revision
+
     def shown(self) -> Iterator[Shown]:
         """For the detectors: what each proposer showed."""
         for proposer, drafts in self.drafts.items():
@@ -102,9 +107,12 @@ class Requests:
         self.pair_before = ("", "")
 
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
-        """This pair serves what is submitted from now on."""
+        """This pair serves what is submitted from now on. The engine of the last but one has gone, with all in it."""
         if self.pair != (target_revision, draft_revision):
             self.pair, self.pair_before = (target_revision, draft_revision), self.pair
+            self._open = {
+                name: one for name, one in self._open.items() if one.pair in {self.pair, self.pair_before}
+            }
 
     def ready(self, ready: Ready) -> None:
         """A new engine runs nothing that is known here."""
@@ -145,11 +153,7 @@ class Requests:
 
     def lose(self, pair: tuple[str, str]) -> None:
         """Forget the requests that this pair was to serve."""
-        self._open = {
-            name: request
-            for name, request in self._open.items()
-            if (request.target_revision, request.draft_revision) != pair
-        }
+        self._open = {name: request for name, request in self._open.items() if request.pair != pair}
 
     def _drafts(self, request: str) -> dict[str, Drafts] | None:
         """Where its rounds are counted; None where nobody wants to know."""

@@ -119,6 +119,7 @@ class Metrics:
         self, revision: str, draft_revision: str, quantization: str, proposers: Iterable[str]
     ) -> None:
         """What is served now. Starts the proposers' series at 0, so that their first increase is seen."""
+        self._times.forget_silent(self._clock())
         self._target = {"revision": revision, "draft_revision": draft_revision, "quantization": quantization}
         for proposer in proposers:
             self._proposers.setdefault(proposer, ProposerTally())

@@ -182,6 +182,8 @@ class Rate:
 class TokenTimes:
     """Time to first token and between tokens, for requests that were announced by `started`."""
 
+    SILENT = 3600.0
+
     def __init__(self) -> None:
         self.first = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0))
         self.between = Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5))
@@ -196,6 +198,11 @@ class TokenTimes:
         """The engine has gone, and with it every request that was in it."""
         self._waiting.clear()
         self._flowing.clear()
+
+    def forget_silent(self, now: float) -> None:
+        """Whoever was in an engine when that was ended says no more: let go of those who have not for an hour."""
+        self._waiting = {request: at for request, at in self._waiting.items() if now - at < self.SILENT}
+        self._flowing = {text: at for text, at in self._flowing.items() if now - at < self.SILENT}
 
     def observe(self, outputs: Iterable[Output], now: float) -> None:
         """A round that commits n tokens counts as n equal pauses: sum and count stay those of tokens."""

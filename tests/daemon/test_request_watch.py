@@ -169,6 +169,15 @@ def test_an_update_leaves_requests_to_the_pair_that_they_began_with() -> None:
     assert [(each.request, each.target_revision) for each in sink.all] == [("a", "t1"), ("c", "t2")]
 
 
+def test_what_was_left_in_an_engine_that_was_ended_is_let_go() -> None:
+    """Two updates later, when its engine has gone for certain; what the last one still serves goes on."""
+    requests = Requests(Sink())
+    for number in range(4):
+        requests.set_identity(f"t{number}", "d")
+        submitted(requests, f"r{number}")
+    assert set(requests._open) == {"r2", "r3"}
+
+
 def test_full_files_are_moved_away_and_the_oldest_goes(tmp_path: Path) -> None:
     file = ReportFile(tmp_path / "new" / "reports.jsonl", most_bytes=30, keep=2)
     for number in range(10):

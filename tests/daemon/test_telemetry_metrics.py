@@ -274,6 +274,19 @@ def test_an_engine_that_dies_leaves_no_pause_behind():
     assert value(metrics, "specd_inter_token_seconds_count") == 0
 
 
+def test_whoever_is_silent_for_an_hour_is_let_go_at_an_update():
+    """Requests that were left in an engine which was ended say no more; others' times go on over an update."""
+    clock = Clock()
+    metrics = Metrics(version="1", clock=clock)
+    metrics.request_started("lost", clock.now)
+    clock.now += 3600
+    metrics.request_started("new", clock.now)
+    metrics.set_target("t2", "d", "none", ())
+    for name in ("lost", "new"):
+        metrics.observe_step(a_step(outputs=[Output(id=name, tokens=[1])]), clock.now + 1)
+    assert value(metrics, "specd_time_to_first_token_seconds_count") == 1
+
+
 def test_load_is_that_of_the_last_word_from_the_engine():
     """A step sets it, and idleness clears it."""
     metrics = Metrics(version="1")
