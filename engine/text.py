@@ -39,9 +39,10 @@ class TextStream:
         self._tokens = list(prompt[-_CONTEXT:])
         self._before = tokenizer.decode(self._tokens, skip_special_tokens=True)
         self._decoder = DecodeStream(ids=self._tokens, skip_special_tokens=True)
-        self._shown = ""  # decoded so far, whether given out or held back
+        self._shown: list[str] = []  # decoded so far, whether given out or held back
         self._held = ""
         self._stop = stop
+        self._most_undecided = max((len(each) for each in stop), default=1) - 1
         self._stop_tokens = stop_tokens
         self._include_stop = include_stop
         self._early = min_tokens  # tokens to come before a stop string counts
@@ -82,7 +83,7 @@ class TextStream:
         else:
             self._tokens.append(token)
             piece = self._decoder.step(self._tokenizer, token) or ""
-            self._shown += piece
+            self._shown.append(piece)
             self._held += piece
             self._early -= 1
             self._find_stop(len(piece))
@@ -91,14 +92,14 @@ class TextStream:
     def _finish(self) -> int:
         """Hold an unfinished character as it is; the number of characters that this adds."""
         whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
-        given = self._before + self._shown
+        given = "".join((self._before, *self._shown))
         rest = whole[len(given) :] if whole.startswith(given) else ""
         self._held += rest
         return len(rest)
 
     def _find_stop(self, new: int) -> None:
         """Cut the held text at the stop string that is complete first, if its last `new` characters complete one."""
-        if self._early >= 0:
+        if self._early >= 0 or not self._stop:
             return
         old = len(self._held) - new
         begins = [(self._held.find(stop, max(old - len(stop) + 1, 0)), len(stop)) for stop in self._stop]
@@ -116,8 +117,7 @@ class TextStream:
 
     def _undecided(self) -> int:
         """Length of the longest end of the held text that begins a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for length in range(min(longest, len(self._held)), 0, -1):
+        for length in range(min(self._most_undecided, len(self._held)), 0, -1):
             end = self._held[-length:]
             if any(stop.startswith(end) for stop in self._stop):
                 return length

@@ -75,7 +75,8 @@ class Flight:
         """That came of it so far, all texts together."""
         self._release = release
         self._ended: set[int] = set()
-        self._outputs: asyncio.Queue[Output | Refusal] = asyncio.Queue()
+        self._outputs: deque[Output | Refusal] = deque()
+        self._reader: asyncio.Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -85,29 +86,32 @@ class Flight:
 
     def put(self, output: Output | Refusal) -> None:
         """Hand over the next output; a refusal is the last, and so is the output that finishes the last text."""
+        self._outputs.append(output)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
         if isinstance(output, Refusal):
             self.done = True
-            self._outputs.put_nowait(output)
             return
         self.tokens += len(output.tokens)
         if output.finish is not None:
             self._ended.add(output.index)
             self.done = self.request is None or len(self._ended) == self.request.n
-        self._outputs.put_nowait(output)
 
     @property
     def unread(self) -> int:
         """Outputs that nobody has asked for yet."""
-        return self._outputs.qsize()
+        return len(self._outputs)
 
     def forget_unread(self) -> None:
         """Nobody will ask for them."""
-        while not self._outputs.empty():
-            self._outputs.get_nowait()
+        self._outputs.clear()
 
     async def next(self) -> Output:
-        """The next output. Raises `UnservedError` when there will be none. Cancelling loses nothing."""
-        output = await self._outputs.get()
+        """The next output, for one reader. Raises `UnservedError` when there will be none. Cancelling loses nothing."""
+        while not self._outputs:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        output = self._outputs.popleft()
         if isinstance(output, Refusal):
             raise UnservedError(output)
         if output.finish == "error":
@@ -117,7 +121,7 @@ class Flight:
 
     async def outputs(self) -> AsyncIterator[Output]:
         """All of them, up to the end of the last text."""
-        while not (self.done and self._outputs.empty()):
+        while self._outputs or not self.done:
             yield await self.next()
 
 

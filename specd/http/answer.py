@@ -19,7 +19,7 @@ from specd.http.choice import Choice, Said
 from specd.http.encode import Prompt
 from specd.http.errors import from_refusal
 from specd.http.logprobs import Logprobs, Scored, prompt_logprobs
-from specd.http.sse import EventStream
+from specd.http.sse import EventStream, Mould
 from specd.serving import ServedModel
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class Answer:
         self._head = shapes.Head(asked.request.id, int(time.time()), asked.name)
         self._choices = [self._choice(index) for index in range(asked.request.n)]
         self._logprobs = [self._formatter() for _ in self._choices]
+        self._moulds: dict[int, Mould] = {}
         self._early: list[Output] = []
         self._prompt_scored: list[Scored] = []
         self.failure = ""
@@ -135,10 +136,22 @@ class Answer:
     async def _send_piece(
         self, events: EventStream, choice: Choice, said: Said, *, calls_before: int
     ) -> None:
-        chunk = self._chunk([self._finished(choice, self._shape.chunk(said, calls_before), said)])
+        if said.is_plain and choice.finish is None and self._logprobs[choice.index] is None:
+            await events.moulded(self._mould(choice), said.text)
+            return
+        chunk = self._piece(choice, said, calls_before)
         if choice.finish is not None and not self._body.stream_options.include_usage:
             chunk |= self._report()
         await events.event(chunk)
+
+    def _mould(self, choice: Choice) -> Mould:
+        """Of its pieces that are text and nothing else."""
+        if choice.index not in self._moulds:
+            self._moulds[choice.index] = Mould(lambda text: self._piece(choice, Said(text)))
+        return self._moulds[choice.index]
+
+    def _piece(self, choice: Choice, said: Said, calls_before: int = 0) -> dict[str, Any]:
+        return self._chunk([self._finished(choice, self._shape.chunk(said, calls_before), said)])
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """With usage asked for, every chunk has the key."""

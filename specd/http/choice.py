@@ -1,8 +1,7 @@
 """One of a request's texts, as far as it has come."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer
 
@@ -13,8 +12,7 @@ from specd.http.logprobs import Scored
 from specd.http.tools import Call, Reader
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(NamedTuple):
     """What a choice's outputs add to it."""
 
     text: str = ""
@@ -31,6 +29,11 @@ class Said:
             calls=[call for part in parts for call in part.calls],
             scored=[one for part in parts for one in part.scored],
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is text, and nothing else."""
+        return bool(self.text) and not self.calls and not self.scored
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
@@ -71,14 +74,12 @@ class Choice:
         text = self._stream.push(output.tokens)
         if output.finish is not None:
             text += self._stream.flush()
-        pieces = [self._reader.push(text)]
-        if output.finish is not None:
-            pieces.append(self._reader.flush())
-        return Said(
-            text="".join(piece.text for piece in pieces),
-            calls=[call for piece in pieces for call in piece.calls],
-            scored=[(found.token, found) for found in output.logprobs or ()],
-        )
+        scored = [(found.token, found) for found in output.logprobs or ()]
+        piece = self._reader.push(text)
+        if output.finish is None:
+            return Said(piece.text, piece.calls, scored)
+        last = self._reader.flush()
+        return Said(piece.text + last.text, (*piece.calls, *last.calls), scored)
 
     def _reason(self, finish: str) -> str:
         if not self._counts:

@@ -1,7 +1,8 @@
 """Server-sent events over bare ASGI."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ _HEADERS: Final = [
     (b"x-accel-buffering", b"no"),
 ]
 _encode = msgspec.json.Encoder().encode
+_PLACE: Final = secrets.token_hex(16)
+"""Stands where the text will be: nobody can send it, since nobody knows it."""
 
 
 class EventStream:
@@ -35,7 +38,11 @@ class EventStream:
 
     async def event(self, payload: Any) -> None:
         """One `data:` line with the payload as JSON."""
-        await self._write(b"data: " + _encode(payload) + b"\n\n")
+        await self._write(_event(payload))
+
+    async def moulded(self, mould: "Mould", text: str) -> None:
+        """The event of this text."""
+        await self._write(mould.event(text))
 
     async def part(self, name: str, body: bytes, identity: str | None) -> None:
         """An event of this name, and of this id if it has one, with a body that is JSON already."""
@@ -75,3 +82,19 @@ class EventStream:
     async def _write(self, data: bytes) -> None:
         self._wrote_at = self._clock()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+class Mould:
+    """Events that are alike but for one text, which most are: the rest of them is written once."""
+
+    def __init__(self, payload: Callable[[str], Any]) -> None:
+        """payload: what is sent of a text, which is a string of it, once."""
+        self._before, self._after = _event(payload(_PLACE)).split(_encode(_PLACE))
+
+    def event(self, text: str) -> bytes:
+        """As `EventStream.event` would write it."""
+        return b"".join((self._before, _encode(text), self._after))
+
+
+def _event(payload: Any) -> bytes:
+    return b"data: " + _encode(payload) + b"\n\n"

@@ -6,7 +6,7 @@ A call goes to the client whole, when it is complete; what looked like one and i
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from engine.api import Grammar
 from specd.http.messages import FunctionSpec
@@ -28,8 +28,7 @@ class Call:
     """JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What a piece of text was read as."""
 
     text: str = ""

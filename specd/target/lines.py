@@ -35,7 +35,7 @@ class Lines:
         """aftermath: are told of what the previous line still does. switched: called with each new `current`. queue:
         how many may wait while the door is shut.
         """
-        self._observers = [Traffic(observer) for observer in observers]
+        self._observers = [Traffic(observers)]
         self._aftermath = aftermath
         self._switched = switched
         self._queue = queue
@@ -129,33 +129,38 @@ class Lines:
 class Traffic:
     """Passes on what clients asked for, without the daemon's own canaries: they are no load, and no evidence."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
 
     def ready(self, ready: Ready) -> None:
         """As it is."""
-        self._observer.ready(ready)
+        for observer in self._observers:
+            observer.ready(ready)
 
     def submitted(self, request: Request, admitted: float) -> None:
         """Unless it is a canary."""
         if not request.id.startswith(CANARY):
-            self._observer.submitted(request, admitted)
+            for observer in self._observers:
+                observer.submitted(request, admitted)
 
     def step(self, report: StepReport) -> None:
         """Without the canaries' rounds and outputs."""
-        if any(one.request.startswith(CANARY) for one in report.rounds):
+        if any(one.id.startswith(CANARY) for one in report.outputs):
             rounds = [one for one in report.rounds if not one.request.startswith(CANARY)]
             outputs = [each for each in report.outputs if not each.id.startswith(CANARY)]
             report = structs.replace(report, rounds=rounds, outputs=outputs)
-        self._observer.step(report)
+        for observer in self._observers:
+            observer.step(report)
 
     def idle(self, idle: Idle) -> None:
         """As it is."""
-        self._observer.idle(idle)
+        for observer in self._observers:
+            observer.idle(idle)
 
     def died(self, death: Death) -> None:
         """As it is."""
-        self._observer.died(death)
+        for observer in self._observers:
+            observer.died(death)
 
 
 class Aftermath:
