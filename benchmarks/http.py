@@ -6,26 +6,29 @@ delay    the engine steps at the pace of a real one; from the moment before a st
          has each of its events
 flat out the engine steps as fast as the daemon reads: how many tokens one core streams, and what an event costs it
 
-Tokens come alone, or in batches, as accepted drafts do: a batch is an event. Writes benchmarks/results/http.json and
-http.md; exits 1 where a bound is not kept.
+Tokens come alone, or in batches, as accepted drafts do: a batch is an event. In a run of its own the daemon's core is
+sampled for what it is at. Writes benchmarks/results/http.json and http.md; exits 1 where a bound is not kept.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import select
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
-import uvloop
 from rich.console import Console
 
+from benchmarks.inside import look
 from benchmarks.paper import section, write
 from benchmarks.running import Daemon
 from specd.models.cache import cache_dir
@@ -39,6 +42,10 @@ _DELAY_BOUND: Final = 1e-3
 _RATE_BOUND: Final = 20_000.0
 _PROMPT: Final = "one and two and three and four and five and six"
 _MARK: Final = b"data: "
+_END: Final = b"0\r\n\r\n"
+_WORTH_TELLING: Final = 0.02
+"""Of all the time: functions with less are not told."""
+_OURS: Final = ("specd.", "engine.", "policies.", "uvicorn.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,74 +102,107 @@ _HEADER: Final = (
 )
 
 
-class Client(asyncio.Protocol):
-    """Sends one request, and counts what comes back without reading it closely."""
+class Client:
+    """One connection, read as it comes and looked at afterwards: nothing that is measured waits for that."""
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._head = bytearray()
-        self._tail = b""
-        self._times: list[float] = []
-        self.done: asyncio.Future[Streamed] = asyncio.get_running_loop().create_future()
+    def __init__(self, port: int, request: bytes) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(request)
+        self._came: list[tuple[float, bytes]] = []
 
-    def connection_made(self, transport: Any) -> None:
-        """Ask."""
-        transport.write(self._request)
+    def read(self) -> bool:
+        """What there is. False where that was the end."""
+        data = self.socket.recv(1 << 16)
+        self._came.append((time.monotonic(), data))
+        return bool(data) and not data.endswith(_END)
 
-    def data_received(self, data: bytes) -> None:
+    def streamed(self) -> Streamed:
+        """What it came to."""
+        self.socket.close()
+        whole = b"".join(data for _, data in self._came)
+        complete = b"[DONE]" in whole[-64:]
+        times = list(self._times())
+        name = whole.partition(b'"id":"')[2].partition(b'"')[0].decode()
+        return Streamed(
+            name, times[:-1] if complete else times, complete
+        )  # the last event is the mark of the end
+
+    def _times(self) -> Iterator[float]:
         """Each event begins with a mark, which may come in two parts."""
-        now = time.monotonic()
-        text = self._tail + data
-        self._times += [now] * text.count(_MARK)
-        self._tail = text[-(len(_MARK) - 1) :]
-        if len(self._head) < 4096:
-            self._head += data
-        if b"[DONE]" in text:
-            self._end(complete=True)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        """Perhaps before its end."""
-        self._end(complete=False)
-
-    def _end(self, *, complete: bool) -> None:
-        if not self.done.done():
-            name = bytes(self._head).partition(b'"id":"')[2].partition(b'"')[0].decode()
-            times = self._times[:-1] if complete else self._times  # the last event is the mark of the end
-            self.done.set_result(Streamed(name, times, complete))
+        tail = b""
+        for now, data in self._came:
+            text = tail + data
+            yield from repeat(now, text.count(_MARK))
+            tail = text[-(len(_MARK) - 1) :]
 
 
-async def measured(folder: Path, model: Path, *, batch: int, pause: float, tokens: int) -> Found:
-    """One run: 32 streams of so many tokens."""
-    times = folder / f"times-{batch}-{pause}"
-    engine = [sys.executable, "-m", "benchmarks.null_engine", "--times", str(times), "--tokens", str(batch)]
-    engine += ["--pause", str(pause)]
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) > 1:
-        engine += ["--cpus", ",".join(map(str, cpus[1:]))]
-    config = {"model": {"target": {"path": str(model), "name": "null"}}, "canary": {"enabled": False}}
-    async with Daemon(folder, config, engine=engine, cpu=cpus[0]) as daemon:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is done in one."""
+
+    batch: int
+    pause: float
+    tokens: int
+    """Of each stream."""
+
+    def engine(self, times: Path) -> list[str]:
+        """The command of one that computes nothing; times: where it says when it sent what."""
+        command = [sys.executable, "-m", "benchmarks.null_engine", "--times", str(times)]
+        command += ["--tokens", str(self.batch), "--pause", str(self.pause)]
+        cpus = sorted(os.sched_getaffinity(0))
+        return [*command, "--cpus", ",".join(map(str, cpus[1:]))] if len(cpus) > 1 else command
+
+
+def _daemon(run: Run, folder: Path, times: Path, looks: Literal["", "sampled"] = "") -> Daemon:
+    model = {"path": str(demo_directory(cache_dir())), "name": "null"}
+    config = {"model": {"target": model}, "canary": {"enabled": False}}
+    cpu = min(os.sched_getaffinity(0))
+    return Daemon(folder, config, engine=run.engine(times), cpu=cpu, looks=looks)
+
+
+async def measured(folder: Path, run: Run) -> Found:
+    """32 streams."""
+    times = folder / f"times-{run.batch}-{run.pause}"
+    async with _daemon(run, folder, times) as daemon:
         await _streams(daemon, tokens=_STREAMS)  # what is made at first use is made
         times.write_text("")
         before, began = _cpu_seconds(daemon.pid), time.monotonic()
-        streamed = await _streams(daemon, tokens=tokens)
+        streamed = await _streams(daemon, tokens=run.tokens)
         seconds, cpu = time.monotonic() - began, _cpu_seconds(daemon.pid) - before
-    return Found(batch, pause, tokens * _STREAMS, seconds, cpu, _delays(streamed, times.read_text()))
+    delays = _delays(streamed, times.read_text())
+    return Found(run.batch, run.pause, run.tokens * _STREAMS, seconds, cpu, delays)
+
+
+async def profiled(folder: Path, run: Run) -> dict[str, Any]:
+    """The same, and what the daemon was at meanwhile, as `benchmarks.inside` tells it."""
+    async with _daemon(run, folder, folder / "times-profiled", "sampled") as daemon:
+        await _streams(daemon, tokens=_STREAMS)
+        await look(folder, "before")
+        await _streams(daemon, tokens=run.tokens)
+        found: dict[str, Any] = (await look(folder, "after"))["sampled"]
+    return found
 
 
 async def _streams(daemon: Daemon, *, tokens: int) -> list[Streamed]:
     body = json.dumps({"prompt": _PROMPT, "max_tokens": tokens, "stream": True, "ignore_eos": True})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    request = f"{head}\r\n\r\n{body}".encode()
-    loop = asyncio.get_running_loop()
-    made = [
-        await loop.create_connection(lambda: Client(request), "127.0.0.1", daemon.port)
-        for _ in range(_STREAMS)
-    ]
-    streamed = await asyncio.gather(*(client.done for _, client in made))
-    for transport, _ in made:
-        transport.close()
+    head = ["POST /v1/completions HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "", body]
+    streamed = await asyncio.to_thread(_read_all, daemon.port, "\r\n".join(head).encode())
     assert all(one.complete for one in streamed), f"a stream broke off: {daemon.log.read_text()[-2000:]}"
-    return list(streamed)
+    return streamed
+
+
+def _read_all(port: int, request: bytes) -> list[Streamed]:
+    clients = {one.socket.fileno(): one for one in [Client(port, request) for _ in range(_STREAMS)]}
+    with select.epoll() as epoll:
+        for number in clients:
+            epoll.register(number, select.EPOLLIN)
+        left = len(clients)
+        while left:
+            for number, _ in epoll.poll():
+                if not clients[number].read():
+                    epoll.unregister(number)
+                    left -= 1
+    return [one.streamed() for one in clients.values()]
 
 
 def _delays(streamed: Sequence[Streamed], sent: str) -> tuple[float, ...]:
@@ -207,13 +247,34 @@ def page(found: Sequence[Found]) -> list[str]:
     return [*section(words, _HEADER, [one.cells for one in found]), *kept, ""]
 
 
-async def _all(folder: Path, say: Callable[[str], None], scale: float) -> list[Found]:
-    model = demo_directory(cache_dir())
+def _time_goes(sampled: Mapping[str, Any], cost: float) -> list[str]:
+    """Lines of Markdown. cost: seconds of an event."""
+    total = sum(sampled["itself"].values())
+    shares = {name: count / total for name, count in sampled["within"].items()}
+    rows = [
+        [
+            f"`{name}`",
+            f"{share:.0%}",
+            f"{sampled['itself'].get(name, 0) / total:.0%}",
+            f"{1e6 * cost * share:.1f}",
+        ]
+        for name, share in sorted(shares.items(), key=lambda one: -one[1])
+        if share >= _WORTH_TELLING and name.startswith(_OURS)
+    ]
+    words = (
+        "Where the time goes, events of one token and no pause: the main thread sampled by its processor time. What is"
+        " in C counts for whoever calls it."
+    )
+    return section(words, ("function", "with what it calls", "itself", "µs of an event"), rows)
+
+
+async def _all(folder: Path, say: Callable[[str], None], scale: float) -> tuple[list[Found], dict[str, Any]]:
     found = []
     for batch, pause, tokens in ((1, _PAUSE, 500), (4, _PAUSE, 2000), (1, 0.0, 10_000), (4, 0.0, 40_000)):
         say(f"events of {batch}, a pause of {pause:g} s")
-        found.append(await measured(folder, model, batch=batch, pause=pause, tokens=int(tokens * scale)))
-    return found
+        found.append(await measured(folder, Run(batch, pause, int(tokens * scale))))
+    say("where the time goes")
+    return found, await profiled(folder, Run(1, 0.0, int(5000 * scale)))
 
 
 def main() -> int:
@@ -223,14 +284,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=_RESULTS, help="folder for http.json and http.md")
     args = parser.parse_args()
     console = Console(stderr=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        found = runner.run(_all(Path(folder), console.print, args.scale))
-    lines = page(found)
+    with tempfile.TemporaryDirectory() as folder:
+        found, sampled = asyncio.run(_all(Path(folder), console.print, args.scale))
+    (flat_out,) = [one for one in found if one.batch == 1 and not one.pause]
+    lines = [*page(found), *_time_goes(sampled, flat_out.cost)]
     Console().print("\n".join(lines), markup=False, soft_wrap=True)
-    figures = {"streams": _STREAMS, "runs": [asdict(one) | {"rate": one.rate} for one in found]}
+    runs = [asdict(one) | {"rate": one.rate} for one in found]
+    figures = {"streams": _STREAMS, "runs": runs, "sampled": sampled}
     write(args.out, "http", "make bench-http", figures, lines, about="an engine that computes nothing")
     return 0 if all(held for _, held in bounds(found)) else 1
 

@@ -43,16 +43,17 @@ class Text:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.tokens = 0
+        self.tokens = self.rounds = 0
         self.times: list[float] = []
+        """When its outputs were about to be sent."""
 
-    def step(self, most: int, now: float) -> tuple[Output, Round]:
+    def step(self, most: int) -> tuple[Output, Round]:
         """Up to `most` tokens, all but one of them drafted."""
         prompt, limit = self.request.prompt, self.request.sampling.max_tokens
         count = min(most, limit - self.tokens)
         tokens = [prompt[(self.tokens + at) % len(prompt)] for at in range(count)]
         self.tokens += count
-        self.times.append(now)
+        self.rounds += 1
         drafted = count - 1
         one = Round(
             request=self.request.id,
@@ -71,7 +72,7 @@ class Text:
 
     def _report(self) -> RequestReport:
         return RequestReport(
-            rounds=len(self.times),
+            rounds=self.rounds,
             drafted=0,
             examined=[],
             accepted=[],
@@ -121,29 +122,33 @@ class NullEngine:
         return True
 
     def _step(self) -> None:
-        now = time.monotonic()
-        stepped = [text.step(self._tokens, now) for text in self._texts.values()]
+        stepped = [text.step(self._tokens) for text in self._texts.values()]
         outputs = [output for output, _ in stepped]
         self._steps += 1
-        running = len(self._texts)
-        self._send(
-            StepReport(
-                step=self._steps,
-                phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=1e-6, commit=0.0),
-                rows=running,
-                prefill_rows=0,
-                running=running,
-                waiting=0,
-                committed=sum(len(output.tokens) for output in outputs),
-                kv=KVUsage(free=_BLOCKS - running, used=running),
-                load_state=LoadState.FULL,
-                rounds=[one for _, one in stepped],
-                outputs=outputs,
-            )
-        )
+        report = self._report(outputs, [one for _, one in stepped])
+        now = time.monotonic()
+        self._send(report)
         for output in outputs:
+            text = self._texts[output.id]
+            text.times.append(now)
             if output.finish is not None:
                 self._tell(self._texts.pop(output.id))
+
+    def _report(self, outputs: list[Output], rounds: list[Round]) -> StepReport:
+        running = len(self._texts)
+        return StepReport(
+            step=self._steps,
+            phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=1e-6, commit=0.0),
+            rows=running,
+            prefill_rows=0,
+            running=running,
+            waiting=0,
+            committed=sum(len(output.tokens) for output in outputs),
+            kv=KVUsage(free=_BLOCKS - running, used=running),
+            load_state=LoadState.FULL,
+            rounds=rounds,
+            outputs=outputs,
+        )
 
     def _tell(self, text: Text) -> None:
         self._times.write(f"{text.request.id} {' '.join(map(repr, text.times))}\n")

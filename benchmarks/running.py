@@ -25,9 +25,15 @@ if cpus:
     os.sched_setaffinity(0, {int(cpus)})
 if looks:
     from benchmarks.inside import listen
+<<<<<<< HEAD
     listen(Path(config).parent, traced=looks == "traced")
 from specd.daemon import serve
 sys.exit(serve(load(Path(config), env={}), engine_command=engine))
+=======
+    listen(Path(config).parent, looks)
+from specd.daemon import ENGINE_COMMAND, serve
+sys.exit(serve(load(Path(config), env={}), engine_command=engine or ENGINE_COMMAND))
+>>>>>>> 544baa7 (bench-http says where the time goes, and its clients only read)
 """
 
 
@@ -42,7 +48,7 @@ class Daemon:
         engine: Sequence[str] = (),
         cpu: int | None = None,
         state: Path | None = None,
-        looks: Literal["", "plain", "traced"] = "",
+        looks: Literal["", "plain", "traced", "sampled"] = "",
     ) -> None:
         """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it.
         state: what outlives it; in the folder unless given. looks: whether and how `benchmarks.inside` answers.

@@ -162,7 +162,7 @@ async def at_rest(daemon: Daemon, name: str) -> Rest:
     total = status["engine"]["info"]["kv_blocks"]
     return Rest(
         sample.mib,
-        open_files(daemon.pid),
+        dict(open_files(daemon.pid)),
         kv["used"],
         total - sum(kv.values()),
         awaited,

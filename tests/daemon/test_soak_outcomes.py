@@ -86,7 +86,7 @@ async def test_a_process_is_looked_into_from_outside(tmp_path) -> None:
         "import sys, time, pathlib\n"
         "from benchmarks.inside import listen\n"
         "folder = pathlib.Path(sys.argv[1])\n"
-        "listen(folder, traced=True)\n"
+        "listen(folder, 'traced')\n"
         "held = [bytes(1000) for _ in range(5000)]\n"
         "(folder / 'up').touch()\n"
         "sys.stdin.read()\n"
