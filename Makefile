@@ -93,7 +93,7 @@ soak: $(VENV)/.dev  ## half an hour of load, disconnects, reloads, updates and e
 	@$(VENV)/bin/specd models fetch demo
 	$(PY) -m benchmarks.soak $(ARGS)
 
-fuzz: $(VENV)/.dev  ## 5,000 bodies for each endpoint, and 5,000 configs
+fuzz: $(VENV)/.dev  ## 5,000 requests to each listener, 5,000 to a real engine, and 5,000 configs
 	FUZZ_CASES=5000 $(PY) -m pytest --timeout 0 tests/daemon/test_http_fuzz.py tests/daemon/test_admin_fuzz.py \
 	  tests/daemon/test_config_fuzz.py tests/scenarios/test_openai_fuzz.py $(ARGS)
 

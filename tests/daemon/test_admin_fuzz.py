@@ -1,11 +1,9 @@
 """What is sent to the admin listener, made from its document, good and bad, against a daemon with a fake engine."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -17,8 +15,8 @@ from specd.http.observed import observed_routes
 from specd.http.openapi_admin import admin_document
 from tests.daemon.conftest import Daemons
 from tests.daemon.daemon_process import DaemonProcess
+from tests.daemon.fuzzing import fuzzed
 
-CASES = int(os.environ.get("FUZZ_CASES", "0"))
 NOT_DESCRIBED = {"/", "/admin/v1/events"}
 """A page for people, and what never ends."""
 API = schemathesis.openapi.from_dict(admin_document("0"))
@@ -37,9 +35,7 @@ def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
 
 
 @API.parametrize()
-@settings(
-    max_examples=CASES or 30, deadline=None, derandomize=not CASES, suppress_health_check=list(HealthCheck)
-)
+@fuzzed(30, share=10)  # of all endpoints, ten have bodies or parameters
 def test_whatever_comes_is_answered_as_the_document_says(case, daemon):
     """Test that nothing that is sent is a fault of the daemon's, that what is bad is refused, and that every answer
     conforms.

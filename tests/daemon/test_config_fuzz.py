@@ -2,23 +2,20 @@
 
 import contextlib
 import io
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from specd.cli import main
 from tests.daemon.config_strategies import documents, trees
 from tests.daemon.conftest import Daemons, write_served_model
 from tests.daemon.daemon_process import DaemonProcess
-
-CASES = int(os.environ.get("FUZZ_CASES", "0"))
-"""0: as few as the suite has time for, always the same."""
+from tests.daemon.fuzzing import fuzzed
 
 DANGEROUS = frozenset(
     {
@@ -32,14 +29,7 @@ DANGEROUS = frozenset(
 )
 
 
-def fuzzed(count: int) -> Callable[..., Any]:
-    return settings(
-        max_examples=CASES or count,
-        derandomize=not CASES,
-        deadline=None,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )
+PHASES = (Phase.generate, Phase.shrink)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_served_model(directory / "tiny")
 
 
-@fuzzed(100)
+@fuzzed(100, share=2, phases=PHASES)
 @given(st.data())
 def test_a_check_of_any_file_is_good_or_a_sentence(model: Path, data: st.DataObject) -> None:
     """Test that whatever stands in the config, `specd check` exits 0 or 2, and with 2 says why, on lines of its own."""
@@ -75,7 +65,7 @@ def admin(daemon: DaemonProcess) -> Iterator[httpx2.Client]:
         yield client
 
 
-@fuzzed(100)
+@fuzzed(100, share=4, phases=PHASES)
 @given(st.data())
 def test_a_reload_of_any_file_is_taken_over_or_refused(
     daemon: DaemonProcess, admin: httpx2.Client, model: Path, data: st.DataObject
@@ -92,7 +82,7 @@ def test_a_reload_of_any_file_is_taken_over_or_refused(
     assert admin.post("/admin/v1/reload").status_code == 200
 
 
-@fuzzed(100)
+@fuzzed(100, share=4, phases=PHASES)
 @given(st.data())
 def test_any_values_that_are_set_are_taken_over_or_refused(
     admin: httpx2.Client, model: Path, data: st.DataObject

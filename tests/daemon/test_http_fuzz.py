@@ -1,19 +1,16 @@
 """Bodies made from the OpenAPI document, good ones and bad ones, against a daemon with a fake engine."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
 
 from specd.http.openapi import document
 from tests.daemon.conftest import TOOL_TEMPLATE, Daemons
 from tests.daemon.daemon_process import DaemonProcess
+from tests.daemon.fuzzing import fuzzed
 
-CASES = int(os.environ.get("FUZZ_CASES", "0"))
-"""0: as few as the suite has time for, always the same."""
 API = schemathesis.openapi.from_dict(document("0"))
 SEMANTIC = CHECKS.get_by_names(["positive_data_acceptance"])
 """A body may conform to the document and ask for what cannot be, say for more tokens than the context holds."""
@@ -28,9 +25,7 @@ def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
 
 
 @API.parametrize()
-@settings(
-    max_examples=CASES or 40, deadline=None, derandomize=not CASES, suppress_health_check=list(HealthCheck)
-)
+@fuzzed(40, share=2)  # of all endpoints, two have bodies
 def test_whatever_comes_is_answered_as_the_document_says(case, daemon):
     """Test that no body is a fault of the server's, that a bad one is refused, and that every answer conforms."""
     case.call_and_validate(base_url=daemon.url, excluded_checks=SEMANTIC)

@@ -1,18 +1,16 @@
 """Bodies made from the OpenAPI document against a real engine: what only it can tell must be the client's fault too."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from schemathesis.checks import CHECKS
 
 from specd.http.openapi import document
+from tests.daemon.fuzzing import fuzzed
 from tests.scenarios.stage import RealDaemon, Stage
 
-CASES = int(os.environ.get("FUZZ_CASES", "0"))
-"""0: as few as the suite has time for, always the same."""
 API = schemathesis.openapi.from_dict(document("0")).include(method="POST")
 CHANGED = CHECKS.get_by_names(["positive_data_acceptance", "negative_data_rejection"])
 """What the body's change below makes good again must not be refused."""
@@ -29,13 +27,7 @@ GOOD = {"prompt": "the target decides", "messages": [{"role": "user", "content":
 
 
 @API.parametrize()
-@settings(
-    max_examples=CASES or 40,
-    deadline=None,
-    derandomize=not CASES,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@fuzzed(40, share=2, phases=[Phase.generate])
 def test_whatever_comes_is_answered_as_the_document_says(case, small):
     """Test that parameters and grammars of any value, with a good prompt, are no fault of the server's."""
     if isinstance(case.body, dict):
