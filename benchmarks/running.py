@@ -25,15 +25,9 @@ if cpus:
     os.sched_setaffinity(0, {int(cpus)})
 if looks:
     from benchmarks.inside import listen
-<<<<<<< HEAD
-    listen(Path(config).parent, traced=looks == "traced")
+    listen(Path(config).parent, looks)
 from specd.daemon import serve
 sys.exit(serve(load(Path(config), env={}), engine_command=engine))
-=======
-    listen(Path(config).parent, looks)
-from specd.daemon import ENGINE_COMMAND, serve
-sys.exit(serve(load(Path(config), env={}), engine_command=engine or ENGINE_COMMAND))
->>>>>>> 544baa7 (bench-http says where the time goes, and its clients only read)
 """
 
 
