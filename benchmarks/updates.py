@@ -30,6 +30,10 @@ from specd.models.resolve import demo_directory
 _RESULTS: Final = Path(__file__).parent / "results"
 _LEARNED: Final = 1
 _CHATS: Final = 2  # seeds of the prompts: those that are learned from, and those before and after
+_MORE: Final = 3
+_PATIENCE: Final = (
+    4  # times the requests: as many more, in which the alarm is waited for where it has a reason
+)
 
 Change = Callable[[Served, Setting], Awaitable[dict[str, Any]]]
 Row = dict[str, Any]
@@ -143,12 +147,26 @@ async def _one(
         usual = await traffic(daemon, requests, _CHATS)
         if case.how is not None:
             update = await case.how(daemon, after)
-            later = await traffic(daemon, requests, _CHATS, watch=True)
-            return {"before": usual.document(), "update": update, "after": later.document()}
+            return {
+                "before": usual.document(),
+                "update": update,
+                "after": await _after(daemon, update, requests),
+            }
     async with Served(folder, after, state) as daemon:
         update = await daemon.judged_at_start()
-        later = await traffic(daemon, requests, _CHATS, watch=True)
-        return {"before": usual.document(), "update": update, "after": later.document()}
+        return {"before": usual.document(), "update": update, "after": await _after(daemon, update, requests)}
+
+
+async def _after(daemon: Served, update: dict[str, Any], requests: int) -> dict[str, Any]:
+    """The same chats again. Where the canary has found a fall and nobody reacts, others until live traffic shows it."""
+    later = await traffic(daemon, requests, _CHATS, watch=True)
+    waits = later.alert_requests is None and daemon.setting.reaction == "alert"
+    if waits and any(one["verdict"] == "bad" for one in update["canary"]):
+        more = await traffic(daemon, _PATIENCE * requests, _MORE, watch=True, until_alarmed=True)
+        if more.alert_requests is not None and more.alert_seconds is not None:
+            later.alert_requests = requests + more.alert_requests
+            later.alert_seconds = later.seconds + more.alert_seconds
+    return later.document()
 
 
 def _say(text: str) -> None:

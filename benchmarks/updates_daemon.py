@@ -74,6 +74,7 @@ class Served(Daemon):
     def __init__(self, folder: Path, setting: Setting, state: Path) -> None:
         """state: what outlives it."""
         folder.mkdir(parents=True, exist_ok=True)
+        self.setting = setting
         super().__init__(folder, setting.sections(), state=state)
         self.http.timeout = httpx2.Timeout(None)  # an update takes as long as it takes
 
@@ -118,8 +119,10 @@ class Served(Daemon):
         )
 
 
-async def traffic(daemon: Served, requests: int, seed: int, *, watch: bool = False) -> Seen:
-    """So many chats, two at a time; watch: note when the alarm goes off."""
+async def traffic(
+    daemon: Served, requests: int, seed: int, *, watch: bool = False, until_alarmed: bool = False
+) -> Seen:
+    """So many chats, two at a time; watch: note when the alarm goes off, and end there if so asked."""
     seen, began = Seen(), time.monotonic()
     waiting = islice(prompts("chat", seed), requests)
     done = 0
@@ -127,6 +130,8 @@ async def traffic(daemon: Served, requests: int, seed: int, *, watch: bool = Fal
     async def client() -> None:
         nonlocal done
         for prompt in waiting:
+            if until_alarmed and seen.alert_requests is not None:
+                break
             _count(seen, await daemon.chat(prompt.text))
             done += 1
             if watch and seen.alert_requests is None and await daemon.alarmed():

@@ -16,7 +16,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     words = (
         f"Prompt lookup and the head in the package, two clients, the same chats before and after, {TOKENS} tokens "
         "each, greedy. Acceptance is that of position 1 over all who drafted. The canary compares contexts that are "
-        "the same for both. Time to alert is from live traffic alone, without the canary. The reaction is drafting off "
+        "the same for both. Time to alert is from live traffic alone, without the canary; where that has found a fall, "
+        "it is waited for in four times as many chats more. The reaction is drafting off "
         "for whoever the canary finds fallen (`drift.on_canary_fail = off`); where it finds nobody there is none."
     )
     return section(words, _HEADER, [_cells(row) for row in rows])
