@@ -21,7 +21,7 @@ from typing import Any, Final
 from benchmarks import updates_targets as changed
 from benchmarks.journal import Journal
 from benchmarks.paper import write
-from benchmarks.updates_daemon import Served, Setting, traffic
+from benchmarks.updates_daemon import Seen, Served, Setting, traffic
 from benchmarks.updates_page import page
 from specd.models.cache import cache_dir
 from specd.models.drafts import shipped_heads
@@ -31,6 +31,8 @@ _RESULTS: Final = Path(__file__).parent / "results"
 _LEARNED: Final = 1
 _CHATS: Final = 2  # seeds of the prompts: those that are learned from, and those before and after
 _MORE: Final = 3
+_SAID: Final = ("changed", "seconds", "target_revision", "draft_revision", "canary")
+"""What is kept of an update's answer: the rest names directories."""
 _PATIENCE: Final = (
     4  # times the requests: as many more, in which the alarm is waited for where it has a reason
 )
@@ -147,14 +149,17 @@ async def _one(
         usual = await traffic(daemon, requests, _CHATS)
         if case.how is not None:
             update = await case.how(daemon, after)
-            return {
-                "before": usual.document(),
-                "update": update,
-                "after": await _after(daemon, update, requests),
-            }
+            return await _shown(daemon, usual, update, requests)
     async with Served(folder, after, state) as daemon:
         update = await daemon.judged_at_start()
-        return {"before": usual.document(), "update": update, "after": await _after(daemon, update, requests)}
+        return await _shown(daemon, usual, update, requests)
+
+
+async def _shown(daemon: Served, usual: Seen, update: dict[str, Any], requests: int) -> Row:
+    """What clients saw before, what was said of the change, and what they see after it."""
+    after = await _after(daemon, update, requests)
+    said = {key: update[key] for key in _SAID if key in update}
+    return {"before": usual.document(), "update": said, "after": after}
 
 
 async def _after(daemon: Served, update: dict[str, Any], requests: int) -> dict[str, Any]:
