@@ -110,11 +110,12 @@ def _of(annotation: Any, limits: list[Any], by_hand: dict[str, Values]) -> Value
     if get_origin(annotation) is tuple:
         inner = [_of(one, [], by_hand) for one in arguments if one is not Ellipsis]
         return st.lists(inner[0], max_size=3) if Ellipsis in arguments else st.tuples(*inner).map(list)
-    if arguments:
+    kind = get_origin(annotation) or annotation
+    if arguments and kind is not dict:
         return st.one_of(*(_of(one, limits, by_hand) for one in arguments if one is not NoneType))
-    if issubclass(annotation, Section):
-        return _entries(annotation, by_hand)
-    return by_hand[""] if annotation is Path else _SIMPLE[annotation](limits)
+    if issubclass(kind, Section):
+        return _entries(kind, by_hand)
+    return by_hand[""] if kind is Path else _SIMPLE[kind](limits)
 
 
 def _entries(section: type[Section], by_hand: dict[str, Values]) -> Values:
@@ -155,6 +156,7 @@ def _bounds(limits: list[Any]) -> tuple[float, float]:
 
 
 _SIMPLE: Final[dict[Any, Any]] = {
+    dict: lambda _: st.dictionaries(TEXTS, JUNK, max_size=3),
     bool: lambda _: st.booleans(),
     int: _integers,
     float: _floats,

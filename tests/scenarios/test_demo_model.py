@@ -15,6 +15,11 @@ pytestmark = pytest.mark.demo
 
 SENTENCE = "The lighthouse keeper counted ninety-two steps, lit the lamp, and wrote the time in his book."
 COPY = f"Copy this text exactly:\n\n{SENTENCE}"
+LETTER = (
+    "He had kept that book for thirty years, and nobody had ever asked to see it. On the first page stood the name of "
+    "the keeper before him, and under it a line about the weather. Every evening he added a line of his own: the wind, "
+    "the ships, and the hour at which the fog came in from the north."
+)
 STORY = "Write a short story about a dog."
 
 
@@ -29,14 +34,14 @@ def daemon(stage: Stage) -> Iterator[RealDaemon]:
         yield daemon.ready()
 
 
-def chat(daemon: RealDaemon, content: str, **specd: Any) -> tuple[str, Any]:
+def chat(daemon: RealDaemon, content: str, *, tokens: int = 48, **specd: Any) -> tuple[str, Any]:
     """A streamed answer, and its last chunk. A class of its own starts from the prior, whatever others showed."""
     with daemon.client() as client:
         *chunks, tail = client.chat.completions.create(
             model="demo",
             messages=[{"role": "user", "content": content}],
             temperature=0,
-            max_tokens=48,
+            max_tokens=tokens,
             stream=True,
             stream_options={"include_usage": True},
             extra_body={"specd": {"report": True, **specd}},
@@ -69,9 +74,10 @@ def test_it_copies(daemon: RealDaemon, speculate: str) -> None:
 
 
 def test_k_adapts_to_the_text(daemon: RealDaemon) -> None:
-    """Test that from the same prior, k grows where drafts are kept and stays or falls where the text is new."""
-    _, copied = chat(daemon, COPY, **{"class": "copies"})
-    _, told = chat(daemon, STORY, **{"class": "stories"})
+    """Test that from the same prior, k grows where drafts are kept and stays or falls where the text is new: in so many
+    rounds that what is learned, of three rounds at a time, is acted upon."""
+    _, copied = chat(daemon, f"{COPY} {LETTER}", tokens=160, **{"class": "copies"})
+    _, told = chat(daemon, STORY, tokens=96, **{"class": "stories"})
     assert len(copied.specd["k_histogram"]) > 1
     assert mean_k(copied.specd) > mean_k(told.specd)
     acceptance = daemon.status()["acceptance"]
