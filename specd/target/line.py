@@ -26,6 +26,7 @@ from specd.config.target import TargetSection
 from specd.errors import ModelError, UserError
 from specd.flights import Refusal, UnservedError
 from specd.launching import launch_of
+from specd.memory import give_back
 from specd.models.cache import hashes
 from specd.models.directory import read_config
 from specd.models.doubts import alike, doubts_about
@@ -246,11 +247,14 @@ class Line:
             info.cancel()
 
     async def end(self, why: Refusal) -> None:
-        """End what is in it, and the engine. The model is forgotten: it is large, and this line is still looked at."""
+        """End what is in it, and the engine. The model is forgotten, since this line is still looked at, and what it
+        took goes back to the system, of a line that never served as well.
+        """
         self.close(why)
         await self._ended()
         self._model = asyncio.get_running_loop().create_future()
         self.close(why)
+        await give_back()
 
     async def _ended(self) -> None:
         if self._run is not None:

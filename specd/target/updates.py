@@ -23,7 +23,6 @@ from specd.engineless import NO_ENGINE, engineless
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
 from specd.flights import Refusal
 from specd.local_paths import local_path
-from specd.memory import give_back
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
@@ -347,7 +346,6 @@ class TargetUpdates:
         self._lines.previous = None
         self._lines.share()
         await line.end(_ENDED)
-        await give_back()
 
     async def _forget_previous(self) -> None:
         """Make room: three targets at a time are too many."""

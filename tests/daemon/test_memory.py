@@ -2,8 +2,14 @@
 
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from specd.config.schema import Config
+from specd.config.target import TargetSection
+from specd.flights import Refusal
+from specd.target.line import DraftChoice, Line
 
 GOES = """
 import asyncio, gc, re, threading
@@ -52,3 +58,25 @@ def test_what_goes_is_given_back() -> None:
         took, left = map(float, line.split())
         assert took > 50
         assert left < 10
+
+
+class Model:
+    """Stands for a tokenizer and what belongs to it."""
+
+
+async def test_a_line_that_ends_lets_go_of_its_model(monkeypatch) -> None:
+    """Test that it holds it no more though somebody still holds the line, and has what it took given back: lines end
+    for updates that are refused, too.
+    """
+    given_back = []
+
+    async def give_back() -> None:
+        given_back.append(model() is None)
+
+    monkeypatch.setattr("specd.target.line.give_back", give_back)
+    line = Line(TargetSection(path="tiny"), DraftChoice(), ["false"], Config)
+    line._model.set_result(Model())
+    model = weakref.ref(line._model.result())
+    await line.end(Refusal("it is over", "over"))
+    assert line.known is None
+    assert given_back == [True]
