@@ -18,6 +18,7 @@ from benchmarks.inside import look
 from benchmarks.running import Daemon
 from benchmarks.soak_clients import Outcome, Tally
 from benchmarks.soak_trouble import Trouble
+from specd.tasks import ended
 
 _REPRESENTATIVE: Final = 30
 """So many samples' median is how much memory there is."""
@@ -83,8 +84,7 @@ class Watcher:
 
     async def aclose(self) -> None:
         """Look no more."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await ended(self._task)
 
     async def _look(self) -> None:
         told = -_TOLD_EVERY

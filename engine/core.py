@@ -34,6 +34,7 @@ from engine.model.graphs import Capture, sizes_up_to
 from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
+from engine.reports import of_no_step
 from engine.rounds import count_round, granted, observation, output, seen_of, told, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
@@ -239,17 +240,11 @@ class Engine:
         everything = range(self.pool.total)
         self._memory.clear(everything)
         self._proposers.distrust(everything)
-        return StepReport(
+        return of_no_step(
+            self.kv_usage(),
             step=self.steps,
-            phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=0.0, commit=0.0),
-            rows=0,
-            prefill_rows=0,
-            running=0,
             waiting=len(self.scheduler.waiting) + len(self._entrance),
-            committed=0,
-            kv=self.kv_usage(),
             load_state=self._policy.load_state,
-            rounds=[],
             outputs=self._sent(),
             failed=why,
         )

@@ -17,7 +17,8 @@ import torch
 
 from engine.api import Share
 
-_NICE: Final = 10
+NICE: Final = 10
+"""How much nicer an engine is behind another."""
 _MINE: Final = 0  # the calling thread, to setpriority
 
 
@@ -44,7 +45,7 @@ class Machine:
     def _step_back(self) -> None:
         if self._usual is None and may_step_back():
             self._usual = os.getpriority(os.PRIO_PROCESS, _MINE)
-            _everywhere(self._usual + _NICE)
+            _everywhere(self._usual + NICE)
 
     def _step_forward(self) -> None:
         if self._usual is not None:

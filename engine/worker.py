@@ -3,7 +3,6 @@
 Started by the daemon as `python -m engine.worker --fd N`, where N is one end of a socket pair.
 """
 
-import argparse
 import faulthandler
 import gc
 import logging
@@ -37,6 +36,7 @@ from engine.budget import CannotServeError, MemoryShortageError
 from engine.core import Engine
 from engine.draft.errors import DraftSettingsError
 from engine.model.support import UnsupportedModelError
+from engine.process import begin
 from engine.share import Machine
 from engine.start import rest, start
 from engine.wire import WireError, frame, read_to_engine
@@ -238,17 +238,12 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
 
 def main() -> int:
     """Entry of the process."""
-    parser = argparse.ArgumentParser(description="the engine process of specd; started by the daemon")
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    sock = begin("the engine process of specd; started by the daemon")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the daemon asks for it before it kills an engine that hangs
     gc.freeze()  # torch and transformers leave a million objects that will never be garbage
-    # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return Worker(socket.socket(fileno=arguments.fd)).run()
+        return Worker(sock).run()
     except ConnectionError:
         return 0  # the daemon went first
 

@@ -5,6 +5,7 @@ standing  what each request had before: no taking to and fro            policies
 market    options and lengths of all requests together                  policies.market
 check     whether drafting is faster at this load at all, as measured   policies.check
 explore   a few drafts for what they show                               policies.exploring
+kept      steps that need no decision of their own                      policies.kept
 """
 
 from collections import deque
@@ -21,6 +22,7 @@ from policies.columns import NO_ARM, Columns, Options, Reader, gains
 from policies.cost import FREE, StepCosts
 from policies.exploring import Batch, Exploring
 from policies.goodput import Allocation, Offers, Prices, plain
+from policies.kept import Kept
 from policies.lengths import Bools, Floats, Ints
 from policies.market import Market
 from policies.settings import PolicySettings
@@ -28,12 +30,6 @@ from policies.standing import FAVOUR, OFF, Standing
 
 _MOST_MADE: Final = 1 << 14  # decisions that are kept
 _MOST_BEHIND: Final = 3  # steps that overlap
-
-QUIET: Final = 64
-"""Steps in a row in which nothing of all that there is was worth drafting, after which it is looked at more seldom."""
-
-DOZE: Final = 8
-"""Steps for a look then: a look costs a small step a few percent."""
 
 
 class Fields(NamedTuple):
@@ -72,6 +68,7 @@ class Adaptive:
         self._reader = Reader(estimates)
         self._standing = Standing()
         self._exploring = Exploring(self._standing, settings)
+        self._kept = Kept(self._standing, self._exploring)
         self._check = Check()
         self._steps = 0
         self._ruled_out = 0  # steps in a row in which load or check left no drafts
@@ -79,9 +76,6 @@ class Adaptive:
         self._chose: deque[bool | None] = deque([False], maxlen=_MOST_BEHIND + 1)
         self._market = Market()
         self._told: Step | None = None
-        self._stands: _Stands | None = None
-        self._worth_it = 0  # the last step in which something was worth drafting, or might have been
-        self._doze: _Doze | None = None
         self._made: dict[tuple[Option | None, int, int], Decision] = {}
         self.configure(costs, settings)
 
@@ -91,7 +85,7 @@ class Adaptive:
         self._exploring.configure(settings)
         self._made.clear()
         self._last: _Decided | None = None
-        self._doze = None
+        self._kept.drop()
         self.reckon(costs)
 
     def reckon(self, costs: StepCosts) -> None:
@@ -104,52 +98,38 @@ class Adaptive:
 
     def reconsider(self) -> None:
         """Something was learned: the next step is decided anew."""
-        self._stands = None
+        self._kept.reconsider()
 
     @property
     def wants_options(self) -> bool:
         """Whether the next step's options are worth looking up: not while drafts are ruled out, but for a probe; nor in
         most steps where none has been worth it for long.
         """
-        if self._doze is not None:
+        if self._kept.is_dozing:
             return False
         return not self._ruled_out or (self._ruled_out + 1) % self._settings.probe_every == 0
 
-    def dozed(self, requests: Fields) -> list[Decision] | None:
-        """Plain steps for those for whom nothing has been worth drafting for long; None where it is time to look."""
-        doze, self._doze = self._doze, None
-        if doze is None or doze.request != requests.request:
-            return None
-        self._steps += 1
-        self._chose.append(False)
-        self._standing.idle[doze.rows] += 1
-        self._exploring.earn(1.0, 1.0)
-        if doze.left > 1:
-            self._doze = doze._replace(left=doze.left - 1)
-        return doze.decisions.copy()
-
-    def stood(self, requests: Fields, rows: int) -> list[Decision] | None:
-        """What was decided last, for requests that nothing holds back in a step of so many rows, their drafts left out;
-        None where anything is new since then, or somebody is to be probed: `decide` is to be asked then.
+    def again(self, requests: Fields, rows: int) -> list[Decision] | None:
+        """What was decided last, for requests that neither load nor tenants hold back in a step of so many rows, their
+        drafts left out; None where `decide` is to be asked.
         """
-        stands, self._stands = self._stands, None
-        if (
-            stands is None
-            or not stands.holds(requests, rows)
-            or self._check.verdict(len(requests.request)) is not Verdict.DRAFT
-            or not self._exploring.may_pass(stands.of, stands.idle)
-        ):
-            return None
-        self._stands = stands
-        self._steps += 1
-        self._chose.append(self._chose[-1])
-        self._exploring.earn(stands.seconds, stands.plain)
-        return stands.decisions.copy()
+        decisions = self._kept.dozed(requests.request)
+        if decisions is None:
+            decisions = self._stood(requests, rows)
+        if decisions is not None:
+            self._steps += 1
+            self._chose.append(self._chose[-1])
+        return decisions
+
+    def _stood(self, requests: Fields, rows: int) -> list[Decision] | None:
+        free = min(requests.remaining_tokens) > self._settings.k_max
+        drafts = self._check.verdict(len(requests.request)) is Verdict.DRAFT
+        return self._kept.stood(_asked(requests, rows)) if free and drafts else None
 
     def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
         """One decision for each request."""
         self._steps += 1
-        self._stands = self._doze = None
+        self._kept.drop()
         verdict = self._verdict(allowed)
         names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
@@ -172,27 +152,33 @@ class Adaptive:
         if verdict is not Verdict.DRAFT:
             text = self._check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
-        if verdict is Verdict.DRAFT and self._is_free(allowed) and not (choice.code == _PROBE).any():
-            seconds = found.seconds, float(prices.step[0])
-            idle = np.flatnonzero(choice.k == 0)
-            self._stands = _Stands(
-                names, classes, options, allowed.rows, *seconds, batch, idle, decisions.copy()
-            )
-        if found.k.any() or verdict is Verdict.REST or not self._reader.are_all(columns):
-            self._worth_it = self._steps
-        elif not (choice.k.any() or self._check.is_trying(allowed.sequences)):
-            self._doze = self._dozing(names, rows, decisions)
+        self._keep(requests, allowed, batch, verdict, found=found, choice=choice, decisions=decisions)
         return self._held_back(decisions, found.k, allowed)
 
-    def _dozing(self, names: tuple[str, ...], rows: Ints, decisions: list[Decision]) -> "_Doze | None":
-        """So many of the next steps as need no look."""
-        if self._steps - self._worth_it < QUIET:
-            return None
-        left = min(DOZE, self._exploring.due_in(rows)) - 1
-        if left <= 0:
-            return None
-        self._stands = None
-        return _Doze(names, rows, decisions, left)
+    def _keep(
+        self,
+        requests: Fields,
+        allowed: Allowed,
+        batch: Batch,
+        verdict: Verdict,
+        *,
+        found: Allocation,
+        choice: "_Choice",
+        decisions: list[Decision],
+    ) -> None:
+        """Have the next steps do without a decision, where they may."""
+        drafts = bool(found.k.any())
+        if drafts or verdict is Verdict.REST or not self._reader.are_all(batch.columns):
+            self._kept.was_worth_it(self._steps)
+        if (choice.code == _PROBE).any() or not self._is_free(allowed):
+            return
+        may_doze = not (drafts or self._check.is_trying(allowed.sequences))
+        if may_doze and self._kept.doze(requests.request, batch.rows, decisions, self._steps):
+            return
+        if verdict is Verdict.DRAFT:
+            seconds = found.seconds, float(batch.prices.step[0])
+            idle = np.flatnonzero(choice.k == 0)
+            self._kept.stand(_asked(requests, allowed.rows), seconds, batch, idle, decisions)
 
     def account(self, place: int) -> Account:
         """What was behind a decision of the last `decide`."""
@@ -335,36 +321,9 @@ class Adaptive:
         return decisions
 
 
-class _Stands(NamedTuple):
-    """What was decided for a batch that nothing holds back, and for what."""
-
-    request: tuple[str, ...]
-    traffic_class: tuple[str, ...]
-    options: Options
-    rows: int  # of the step, without these requests' drafts
-    seconds: float  # that the step was reckoned to take
-    plain: float  # without drafts
-    of: Batch
-    idle: Ints  # places of those that do not draft
-    decisions: list[Decision]
-
-    def holds(self, requests: Fields, rows: int) -> bool:
-        """Whether the next step is like it."""
-        return (
-            requests.options == self.options
-            and requests.request == self.request
-            and requests.traffic_class == self.traffic_class
-            and rows == self.rows
-        )
-
-
-class _Doze(NamedTuple):
-    """Steps in which nobody drafts, without a look at what there is."""
-
-    request: tuple[str, ...]
-    rows: Ints  # see policies.standing
-    decisions: list[Decision]
-    left: int
+def _asked(requests: Fields, rows: int) -> tuple[object, ...]:
+    """All that a decision hangs on, beside what was learned."""
+    return requests.options, requests.request, requests.traffic_class, rows
 
 
 class _Choice(NamedTuple):

@@ -168,9 +168,8 @@ def _judge(band: _Band, trial: _Trial) -> None:
     """End the trial, if it has an outcome."""
     plain, drafted = trial.plain, trial.drafted
     if min(plain.steps, drafted.steps) < _FEWEST:
-        if (
-            trial.turn >= _TRIAL
-        ):  # what is not drafted in its turn cannot be judged: what it was once says nothing
+        # What is not drafted in its turn cannot be judged: what it was once says nothing.
+        if trial.turn >= _TRIAL:
             band.trial, band.drafted = None, _Paces()
         return
     ahead, noise = drafted.pace - plain.pace, sqrt(plain.variance + drafted.variance)

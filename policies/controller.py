@@ -221,12 +221,10 @@ class Controller(Policy):
 
     def _decided(self, load: LoadView, fields: Fields, ceilings: "_Ceilings") -> list[Decision]:
         count = len(fields.request)
-        if ceilings.are_none and (dozed := self._adaptive.dozed(fields)) is not None:
-            return dozed
-        if ceilings.are_none and min(fields.remaining_tokens) > self._k_max:
-            stood = self._adaptive.stood(fields, load.prefill_rows + count)
-            if stood is not None:
-                return stood
+        if ceilings.are_none:
+            again = self._adaptive.again(fields, load.prefill_rows + count)
+            if again is not None:
+                return again
         allowed = ceilings.allowed(load, fields, range(count), sequences=count, drafted=0)
         return self._adaptive.decide(fields, allowed)
 

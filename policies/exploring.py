@@ -124,10 +124,9 @@ class Exploring:
             if not k:
                 break
             cost = _cost(batch, i, place, k, drafting)
-            if not self._affords(cost):
+            if not self._paid(cost):
                 self._short = cost
                 break
-            self._purse -= cost
             drafting.add(int(batch.columns.proposer[place, i]))
             room -= _rows(batch, i, place, k)
             found.append(Try(i, place, k))
@@ -157,9 +156,8 @@ class Exploring:
         if not levels:
             return None
         cost = _cost(batch, i, place, levels, set()) + gained / float(batch.prices.step[0])
-        if not self._affords(cost):
+        if not self._paid(cost):
             return None
-        self._purse -= cost
         self._looked[of_class] = step
         return Try(i, place, levels)
 
@@ -179,6 +177,13 @@ class Exploring:
         arms = batch.columns.arm[places, i]
         self._room(int(arms.max()))
         return int(places[self._tried[self._class(batch.classes[i]), arms].argmin()])
+
+    def _paid(self, cost: float) -> bool:
+        """Pay so much, in plain steps, where the purse has it."""
+        affords = self._affords(cost)
+        if affords:
+            self._purse -= cost
+        return affords
 
     def _affords(self, cost: float) -> bool:
         """Whether the purse has so much, in plain steps, or is as full as can be."""

@@ -9,7 +9,6 @@ Signals set events, the loop acts on them:
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -35,7 +34,6 @@ from specd.training import PROGRAM
 
 log = logging.getLogger(__name__)
 
-_EX_CONFIG: Final = 78
 _LAST_WORDS: Final = 2.0
 _CLOSING: Final = Refusal("the server is shutting down; send the request again later", "shutting_down")
 
@@ -61,7 +59,7 @@ def serve(
             runner.run(_run(loaded, programs, notifier, say))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
-        return _EX_CONFIG if notifier.listens else 2
+        return notifier.exit_of_a_refusal
     except EngineFailedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -99,10 +97,7 @@ class Daemon:
     def startup(self, inference: Listener, admin: Listener, say: Callable[[str], None]) -> None:
         """Open the doors, then begin to load the model: whoever asks meanwhile gets an answer."""
         parts, spawn = self._parts, self._life.spawn
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._life.asked_to_end)
-        loop.add_signal_handler(signal.SIGHUP, lambda: spawn(parts.reloads.by_signal()))
+        self._life.heed_signals(parts.reloads.by_signal)
         parts.doors.open(inference, parts.inference())
         parts.doors.open(admin, parts.admin())
         say(f"inference  {inference.url}\nadmin      {admin.url}")
@@ -139,15 +134,4 @@ class Daemon:
     async def _drain(self) -> None:
         lines, seconds = self._parts.lines, self._parts.reloader.config.server.drain_seconds
         self._notifier.extend(seconds + EXTENSION)
-        open_requests = len(lines)
-        if open_requests:
-            log.info(
-                "draining: %d open requests have %g s to end; a second signal ends them now",
-                open_requests,
-                seconds,
-            )
-        done = asyncio.ensure_future(lines.empty())
-        hurried = asyncio.ensure_future(self._life.hurry.wait())
-        await asyncio.wait({done, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for task in (done, hurried):
-            task.cancel()
+        await self._life.drained(len(lines), lines.empty(), seconds)

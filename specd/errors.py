@@ -1,6 +1,11 @@
 """What went wrong, for people. The command line prints these without a traceback and exits 2."""
 
 
+def clause(error: Exception) -> str:
+    """An error of a library as a clause: what it says, or what it is called where it says nothing."""
+    return str(error).rstrip(". ") or type(error).__name__
+
+
 class UserError(Exception):
     """The user's mistake: the message is a sentence that says what is wrong and what to do instead."""
 

@@ -1,8 +1,12 @@
 """How long the daemon lives: until it is told to end, or until a part of it fails."""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import signal
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class Life:
@@ -28,6 +32,28 @@ class Life:
     def asked_to_end(self) -> None:
         """By a signal. Who asks twice is in a hurry."""
         (self.hurry if self.ending else self._end).set()
+
+    def heed_signals(self, hang_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """From now on. hang_up: what SIGHUP asks for."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.asked_to_end)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.spawn(hang_up()))
+
+    async def drained(self, requests: int, empty: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Wait for what is still open, for so long at most, and no longer once somebody is in a hurry. requests: how
+        many there are; empty: ends when there are none.
+        """
+        if requests:
+            log.info(
+                "draining: %d open requests have %g s to end; a second signal ends them now",
+                requests,
+                seconds,
+            )
+        waits = [asyncio.ensure_future(empty), asyncio.ensure_future(self.hurry.wait())]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def over(self) -> None:
         """Wait for the end."""

@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 _MICRO: Final = 1_000_000
 _PATIENCE: Final = 1.0
 """Seconds for what is said only once."""
+_EX_CONFIG: Final = 78
 _ALL: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -37,6 +38,11 @@ class Notifier:
     def listens(self) -> bool:
         """Whether there is a service manager."""
         return self._address is not None
+
+    @property
+    def exit_of_a_refusal(self) -> int:
+        """Of a process that cannot start, by a mistake of the user's: a service manager is not to try again."""
+        return _EX_CONFIG if self.listens else 2
 
     def ready(self) -> None:
         """The start has ended."""

@@ -1,15 +1,13 @@
 """Outputs come from vLLM's engine, reports from its scheduler, each in their own time: here they become one again."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 from msgspec import structs
 
-from engine.api import DraftKind, KVUsage, Output, PhaseSeconds, Round, StepReport
+from engine.api import DraftKind, KVUsage, Output, Round, StepReport
+from engine.reports import NO_TIME, of_no_step
 from engine.vllm.texts import Text
-from policies.base import GRAMMAR, LoadState
-
-_NO_TIME: Final = PhaseSeconds(schedule=0.0, draft=0.0, verify=0.0, commit=0.0)
+from policies.base import GRAMMAR
 
 
 class Account:
@@ -26,7 +24,7 @@ class Account:
         self._texts: dict[str, Text] = {}
         self._outputs: list[tuple[Text, Output]] = []
         self._reports: list[StepReport] = []
-        self._last = _of_no_step(blocks)
+        self._last = of_no_step(KVUsage(free=blocks, used=0))
 
     def open(self, text: Text) -> None:
         """There is this text, until its end has been told."""
@@ -96,21 +94,5 @@ class Account:
 
     def _of_now(self) -> StepReport:
         return structs.replace(
-            self._last, phases=_NO_TIME, rows=0, prefill_rows=0, padded_rows=0, committed=0, preempted=0
+            self._last, phases=NO_TIME, rows=0, prefill_rows=0, padded_rows=0, committed=0, preempted=0
         )
-
-
-def _of_no_step(blocks: int) -> StepReport:
-    return StepReport(
-        step=0,
-        phases=_NO_TIME,
-        rows=0,
-        prefill_rows=0,
-        running=0,
-        waiting=0,
-        committed=0,
-        kv=KVUsage(free=blocks, used=0),
-        load_state=LoadState.FULL,
-        rounds=[],
-        outputs=[],
-    )

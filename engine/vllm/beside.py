@@ -9,10 +9,8 @@ Requests reach vLLM past the daemon; those that the daemon sends all the same ar
 the daemon says what it says of any engine that has gone, and begins anew to wait for it.
 """
 
-import argparse
 import asyncio
 import logging
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -29,16 +27,16 @@ from engine.api import (
     Launch,
     Loading,
     Output,
-    PhaseSeconds,
     Ready,
     Request,
     Shutdown,
     StepReport,
     Submit,
 )
+from engine.process import begin
+from engine.reports import of_no_step
 from engine.vllm.link import Listener
 from engine.wire import frame, next_to_engine
-from policies.base import LoadState
 
 _IDLE_SECONDS: Final = 0.5
 _REFUSAL: Final = (
@@ -54,8 +52,8 @@ class Beside:
         self._reader = reader
         self._writer = writer
         self._heard: asyncio.Queue[FromEngine | None] = asyncio.Queue()
-        self._last: StepReport | None = None
-        self._blocks = 0
+        self._last = of_no_step(KVUsage(free=0, used=0))
+        self._schedulers = 0
 
     async def run(self) -> int:
         """Until told to end, or vLLM has gone. Returns the exit code."""
@@ -90,20 +88,20 @@ class Beside:
 
     async def _report(self, launch: Launch) -> None:
         """Until the last scheduler has gone."""
-        schedulers = 0
         while True:
             match await self._next():
                 case Ready() as ready:
-                    schedulers += 1
-                    self._blocks = ready.kv_blocks
-                    if schedulers == 1:
+                    self._schedulers += 1
+                    if not self._last.step:
+                        self._last = of_no_step(KVUsage(free=ready.kv_blocks, used=0))
+                    if self._schedulers == 1:
                         self._send(structs.replace(ready, model_path=launch.model_path, foreign=True))
                 case StepReport() as report:
                     self._last = report
                     self._send(report)
                 case None:
-                    schedulers -= 1
-                    if not schedulers:
+                    self._schedulers -= 1
+                    if not self._schedulers:
                         _log.error("vLLM's scheduler has gone")
                         return
                 case _:
@@ -115,26 +113,17 @@ class Beside:
             try:
                 return await asyncio.wait_for(self._heard.get(), _IDLE_SECONDS)
             except TimeoutError:
-                if self._blocks:
-                    self._send(Idle(self._last.step if self._last else 0, self._kv))
-
-    @property
-    def _kv(self) -> KVUsage:
-        return self._last.kv if self._last else KVUsage(free=self._blocks, used=0)
+                if self._schedulers:
+                    self._send(Idle(self._last.step, self._last.kv))
 
     def _refusal(self, request: Request) -> StepReport:
-        """A report of no step."""
-        return StepReport(
-            step=self._last.step if self._last else 0,
-            phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=0.0, commit=0.0),
-            rows=0,
-            prefill_rows=0,
-            running=self._last.running if self._last else 0,
-            waiting=self._last.waiting if self._last else 0,
-            committed=0,
-            kv=self._kv,
-            load_state=self._last.load_state if self._last else LoadState.FULL,
-            rounds=[],
+        last = self._last
+        return of_no_step(
+            last.kv,
+            step=last.step,
+            running=last.running,
+            waiting=last.waiting,
+            load_state=last.load_state,
             outputs=[
                 Output(id=request.id, index=index, tokens=[], finish="error", error=_REFUSAL, refused=True)
                 for index in range(request.n)
@@ -154,17 +143,9 @@ async def _run(sock: socket.socket) -> int:
 
 def main() -> int:
     """Entry of the process."""
-    parser = argparse.ArgumentParser(
-        description="the engine process of specd beside vLLM; started by the daemon"
-    )
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the daemon decides when we end
+    sock = begin("the engine process of specd beside vLLM; started by the daemon")
     try:
-        return asyncio.run(_run(socket.socket(fileno=arguments.fd)))
+        return asyncio.run(_run(sock))
     except ConnectionError:
         return exits.FINE  # the daemon went first
 

@@ -9,7 +9,6 @@ daemon   Launch, Submit, Cancel, Configure  ->  Host      ->  AsyncLLM, vLLM's; 
 Started by the daemon as `PYTHON …/engine/vllm --fd N`; `python -m engine.vllm.worker --fd N` does where that is found.
 """
 
-import argparse
 import asyncio
 import ctypes
 import faulthandler
@@ -18,14 +17,14 @@ import logging
 import os
 import signal
 import socket
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final, NoReturn
 
 from engine import exits
 from engine.api import Configure, FromEngine, Launch, Loading, Ready, Refused
-from engine.share import may_step_back
+from engine.process import begin
+from engine.share import NICE, may_step_back
 from engine.vllm.host import CoreGoneError, Host
 from engine.vllm.last_words import LastWords
 from engine.vllm.link import SOCKET_VARIABLE, Listener
@@ -33,7 +32,6 @@ from engine.vllm.options import environment, unsupported_reason
 from engine.vllm.start import CannotStartError, Started, ready_of, start, warm_up
 from engine.wire import frame, read_to_engine
 
-_NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _MEETING_SECONDS: Final = 60.0
 _END_SECONDS: Final = 1.0
@@ -136,24 +134,17 @@ def _step_back() -> int:
     """Make this process and what it starts nicer than others, if that can be taken back. Returns the usual niceness."""
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     if may_step_back():
-        os.setpriority(os.PRIO_PGRP, 0, usual + _NICE)
+        os.setpriority(os.PRIO_PGRP, 0, usual + NICE)
     return usual
 
 
 def main() -> NoReturn:
     """Entry of the process."""
-    parser = argparse.ArgumentParser(
-        description="the engine process of specd with vLLM; started by the daemon"
-    )
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket to the daemon")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    sock = begin("the engine process of specd with vLLM; started by the daemon")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # the daemon asks for it before it kills an engine that hangs
-    # Ctrl-C in a terminal reaches the whole process group; the daemon decides when the engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        code = Worker(socket.socket(fileno=arguments.fd)).run()
+        code = Worker(sock).run()
     except ConnectionError:
         code = exits.FINE  # the daemon went first
     os._exit(code)  # all is closed, and what vLLM has left complains at length when the interpreter ends

@@ -12,7 +12,7 @@ import msgspec
 from specd.bench.chunks import Chunk, Received, error_message
 from specd.bench.prompts import Prompt
 from specd.bench.sample import Sample
-from specd.errors import UserError
+from specd.errors import UserError, clause
 
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 300.0  # a long queue before the first token is a result, not a fault
@@ -106,7 +106,7 @@ class Server:
                         break
                     received.take(_parse(event.data))
         except httpx2.HTTPError as error:
-            raise RequestFailedError(_describe(error)) from error
+            raise RequestFailedError(clause(error)) from error
         if not received.finished:
             raise RequestFailedError("the stream ended before the text did")
 
@@ -146,7 +146,7 @@ async def _first_model(http: httpx2.AsyncClient, base: str) -> str:
         await _require_ok(response)
         models = msgspec.json.decode(response.content, type=_Models).data
     except httpx2.HTTPError as error:
-        raise ServerRefusedError(f"No server answers at {base}: {_describe(error)}.") from error
+        raise ServerRefusedError(f"No server answers at {base}: {clause(error)}.") from error
     except RequestFailedError as error:
         raise ServerRefusedError(f"The server at {base} does not list its models: {error}.") from error
     except msgspec.MsgspecError as error:
@@ -200,7 +200,3 @@ async def _require_ok(response: httpx2.Response) -> None:
     except (msgspec.MsgspecError, KeyError):
         reason = response.reason_phrase
     raise RequestFailedError(f"HTTP {response.status_code}: {reason}", response.status_code)
-
-
-def _describe(error: Exception) -> str:
-    return str(error).rstrip(". ") or type(error).__name__

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from argparse import ArgumentTypeError
 from typing import Any, Final
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 from specd.cli import shown
 from specd.cli.configured import load_config
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.cli.values import number
 from specd.cli.waiting import waiting
 from specd.errors import UserError
 from specd.fleet import screen
@@ -41,7 +41,7 @@ length, load, alerts, and who has not taken an update. It listens and says nothi
     status.add_argument("--json", action="store_true", help="everything that the nodes tell")
     status.add_argument(
         "--wait",
-        type=_seconds,
+        type=number(float, 0, 86400, "seconds"),
         nargs="?",
         const=_PATIENCE,
         metavar="SECONDS",
@@ -96,13 +96,3 @@ def _show(fleet: dict[str, Any]) -> None:
         width = max(len(name) for name, _ in rows) + 2
         lines = (line for name, text in rows for line in shown.hung(console, Text(name), text, width))
         console.print(*lines, sep="\n")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
-    return seconds

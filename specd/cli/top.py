@@ -1,7 +1,6 @@
 """`specd top`: how the running daemon speculates, and why, again and again."""
 
 import time
-from argparse import ArgumentTypeError
 from typing import Final
 
 from rich.console import Console, Group
@@ -12,6 +11,7 @@ from specd.cli.admin import Admin, add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.cli.shown import BAD
 from specd.cli.top_screen import screen
+from specd.cli.values import number
 from specd.errors import DaemonError, UserError
 
 _LOOKED_AT: Final = (
@@ -31,7 +31,12 @@ def add_arguments(parser: Parser) -> None:
         specd top --every 0.5""",
     )
     add_admin_arguments(parser)
-    parser.add_argument("--every", type=_seconds, default=1.0, help="seconds between two looks (default: 1)")
+    parser.add_argument(
+        "--every",
+        type=number(float, 0.1, 3600, "seconds"),
+        default=1.0,
+        help="seconds between two looks (default: 1)",
+    )
     parser.add_argument(
         "--once", action="store_true", help="print one screen and end, as where this is no terminal"
     )
@@ -73,13 +78,3 @@ def _look(admin: Admin) -> list[Text]:
     decisions = admin.look(f"/admin/v1/decisions?limit={_LOOKED_AT}")["decisions"]
     telling = [each for each in decisions if each["alternatives"]]
     return list(screen(status, (telling or decisions)[:_SHOWN]))
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
-    return seconds

@@ -22,8 +22,8 @@ def counts(text: str) -> tuple[int, ...]:
     return tuple(count(part.strip()) for part in text.split(","))
 
 
-def number(kind: type[float], low: float, high: float) -> Callable[[str], float]:
-    """For argparse: a number of this kind, bounds included."""
+def number(kind: type[float], low: float, high: float, unit: str = "") -> Callable[[str], float]:
+    """For argparse: a number of this kind, bounds included. unit: of what, for the refusal."""
 
     def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
@@ -31,7 +31,7 @@ def number(kind: type[float], low: float, high: float) -> Callable[[str], float]
             if low <= value <= high:
                 return value
         what = "a whole number" if kind is int else "a number"
-        raise ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
+        raise ArgumentTypeError(f"{text!r} is not {what}{unit and f' of {unit}'} from {low} to {high}")
 
     return parse
 

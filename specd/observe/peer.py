@@ -10,6 +10,7 @@ import msgspec
 from specd.alerts.addresses import client
 from specd.config.observe import ObserveSection
 from specd.config.reload import redacted
+from specd.errors import clause
 from specd.observe.errors import ObserveError, RefusedError
 
 _MOST_BYTES: Final = 8 << 20
@@ -60,7 +61,7 @@ class Peer:
         except TimeoutError:
             raise ObserveError(f"{redacted(url)} did not answer within {seconds:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ObserveError(f"{redacted(url)} cannot be asked: {error or type(error).__name__}") from None
+            raise ObserveError(f"{redacted(url)} cannot be asked: {clause(error)}") from None
 
     async def _answer(self, method: str, url: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
         found = bytearray()

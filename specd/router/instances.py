@@ -9,6 +9,7 @@ from typing import Any, Final
 import httpx2
 
 from specd.config.router import RouterSection
+from specd.errors import clause
 from specd.router.choice import NAMES, Name
 
 log = logging.getLogger(__name__)
@@ -123,13 +124,8 @@ class Instances:
                 f"{instance.url}{router.health_path}", headers=headers, timeout=router.connect_seconds
             )
         except httpx2.HTTPError as error:
-            instance.found(told(error))
+            instance.found(clause(error))
         else:
             instance.found(
                 None if answer.is_success else f"{router.health_path} answers {answer.status_code}"
             )
-
-
-def told(error: Exception) -> str:
-    """An error of the client as a clause."""
-    return str(error).rstrip(". ") or type(error).__name__

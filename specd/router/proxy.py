@@ -17,10 +17,11 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from specd.config.schema import Config
+from specd.errors import clause
 from specd.http.asgi import ClientGoneError, read_body, until_disconnect
 from specd.http.errors import ApiError
 from specd.router.choice import Name
-from specd.router.instances import Instance, Instances, told
+from specd.router.instances import Instance, Instances
 from specd.router.traffic import Flight, NotTakenError, Outcome, Traffic
 from specd.router.wish import declines_drafts
 
@@ -155,7 +156,7 @@ class Proxy:
         try:
             answer = await self._instances.http.send(request, stream=True)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            why = f"no connection, {told(error)}"
+            why = f"no connection, {clause(error)}"
             instance.found(why)
             raise NotTakenError(why) from None
         except httpx2.HTTPError as error:
@@ -228,12 +229,12 @@ def _nothing_came(instance: Instance, error: httpx2.HTTPError) -> ApiError:
         )
     return ApiError(
         502,
-        f"the {instance.name} instance broke off before it had answered ({told(error)}): send the request again",
+        f"the {instance.name} instance broke off before it had answered ({clause(error)}): send the request again",
         code="instance_lost",
     )
 
 
 def _broke_off(error: httpx2.HTTPError) -> ApiError:
     silent = isinstance(error, httpx2.TimeoutException)
-    why = "it said nothing more for router.silence_seconds" if silent else told(error)
+    why = "it said nothing more for router.silence_seconds" if silent else clause(error)
     return ApiError(502, f"the instance broke off in the middle of its answer ({why})", code="instance_lost")

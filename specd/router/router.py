@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import uvloop
 
@@ -32,8 +31,6 @@ from specd.router.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-_EX_CONFIG: Final = 78
-
 
 def serve(loaded: Loaded, *, log_format: LogFormat = "text") -> int:
     """Run the router until it is told to end; the exit code."""
@@ -44,7 +41,7 @@ def serve(loaded: Loaded, *, log_format: LogFormat = "text") -> int:
             runner.run(_run(loaded, notifier))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
-        return _EX_CONFIG if notifier.listens else 2
+        return notifier.exit_of_a_refusal
     return 0
 
 
@@ -102,10 +99,8 @@ class Router:
 
     def startup(self, inference: Listener, admin: Listener) -> None:
         """Open the doors, and begin to look at the instances."""
-        loop, spawn = asyncio.get_running_loop(), self._life.spawn
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._life.asked_to_end)
-        loop.add_signal_handler(signal.SIGHUP, lambda: spawn(self._reloads.by_signal()))
+        spawn = self._life.spawn
+        self._life.heed_signals(self._reloads.by_signal)
         keys = self._doors.keys
         proxy = Proxy(self._instances, self._traffic, self._config, keyed=keys.required)
         self._doors.open(inference, inference_app(proxy, keys, lambda: self._config().server, self._unready))
@@ -117,7 +112,8 @@ class Router:
     async def shutdown(self) -> None:
         """Drain and close. Raises what made the router stop, if something did."""
         self._traffic.close()
-        await self._drained()
+        seconds = self._config().server.drain_seconds
+        await self._life.drained(len(self._traffic), self._traffic.empty(), seconds)
         await self._doors.aclose()
         await self._life.aclose()
         await self._instances.aclose()
@@ -146,18 +142,6 @@ class Router:
     async def reload(self, *, partial: bool) -> Reloaded:
         """By the admin listener; partial: keys that need a restart wait for it. Raises `UserError`."""
         return await self._reloads.reload("admin", partial)
-
-    async def _drained(self) -> None:
-        seconds = self._config().server.drain_seconds
-        if len(self._traffic):
-            log.info("draining: %d open requests have %g s to end", len(self._traffic), seconds)
-        waits = [
-            asyncio.ensure_future(self._traffic.empty()),
-            asyncio.ensure_future(self._life.hurry.wait()),
-        ]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
 
     def _config(self) -> Config:
         return self._reloader.config

@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.daemon.in_thread import serving
 
 WORDS = ("one", "two", "three")
 
@@ -92,15 +91,5 @@ class Instance:
     @contextmanager
     def running(self) -> Iterator["Instance"]:
         """Serve, on the same port each time, until the block ends."""
-        listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = listener.getsockname()[1]
-        config: Any = uvicorn.Config(self.app(), log_config=None, ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
+        with serving(self.app(), self.port) as self.port:
             yield self
-        finally:
-            server.force_exit = server.should_exit = True
-            thread.join()
-            listener.close()

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import socket
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
+
+from tests.daemon.in_thread import serving
 
 COMMON_KEYS = {"model", "messages", "max_tokens", "temperature", "stream"}
 
@@ -79,13 +79,6 @@ class OpenAIServer:
     @contextmanager
     def running(self):
         """Serve on a free port until the block ends."""
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(self.app(), log_level="critical", ws="none"))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
+        with serving(self.app()) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self
-        finally:
-            server.force_exit = server.should_exit = True
-            thread.join()

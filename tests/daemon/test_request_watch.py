@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.api import Foreign, Output, Ready, Request, Round, SamplingParams
+from engine.api import Foreign, Output, Request, Round, SamplingParams
 from engine.tally import Tally
 from policies.drift.losing import Losing
 from specd.alerts.finding import Verdict
@@ -24,6 +24,7 @@ from specd.telemetry.reports import ReportFile, Reports, line_of
 from specd.telemetry.requests import RequestWatch
 from tests.daemon.test_alerts_manager import Rig
 from tests.daemon.test_telemetry_metrics import a_round, a_step
+from tests.messages import a_ready
 
 EASY = DriftSection(requests_per_false_alarm=1e4)
 
@@ -34,21 +35,6 @@ class Sink:
 
     def finished(self, request: Finished) -> None:
         self.all.append(request)
-
-
-def _an_engine(*, foreign: bool) -> Ready:
-    return Ready(
-        model_path="/m",
-        model_type="llama",
-        dtype="bfloat16",
-        quantization="none",
-        max_context=64,
-        kv_blocks=4,
-        block_size=16,
-        proposers=("ngram",),
-        memory={},
-        foreign=foreign,
-    )
 
 
 def submitted(requests: Requests, name: str = "r", **values) -> None:
@@ -145,7 +131,7 @@ def test_requests_that_came_past_the_daemon_are_known_at_their_end() -> None:
         sink = Sink()
         requests = Requests(sink)
         requests.set_identity("t1", "d1")
-        requests.ready(_an_engine(foreign=foreign))
+        requests.ready(a_ready(foreign=foreign))
         requests.step(a_step([a_round("r"), a_round("r")]))
         requests.step(a_step(outputs=[said]))
         (request,) = sink.all

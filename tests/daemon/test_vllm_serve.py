@@ -10,32 +10,20 @@ import pytest
 from engine.api import (
     Configure,
     Foreign,
-    KVUsage,
     Output,
     PhaseSeconds,
-    Ready,
     RequestReport,
     Round,
     StepReport,
 )
 from engine.vllm.link import Link
-from policies.base import LoadState
 from specd.config.layers import load
 from specd.errors import ConfigError
 from tests.daemon.conftest import write_served_model
 from tests.daemon.daemon_process import DaemonProcess, wait_until
+from tests.messages import a_ready, a_report
 
-HELLO = Ready(
-    model_path="as vLLM calls it",
-    model_type="llama",
-    dtype="bfloat16",
-    quantization="none",
-    max_context=64,
-    kv_blocks=4,
-    block_size=16,
-    proposers=("ngram",),
-    memory={},
-)
+HELLO = a_ready(model_path="as vLLM calls it")
 REPORT = RequestReport(
     rounds=1,
     drafted=3,
@@ -50,19 +38,8 @@ REPORT = RequestReport(
 
 def a_step(number: int, *outputs: Output) -> StepReport:
     one = Round("of-others", "code", "ngram", 3, 3, 2, 1, "acceptance", "why")
-    return StepReport(
-        step=number,
-        phases=PhaseSeconds(schedule=0.001, draft=0.0, verify=0.01, commit=0.001),
-        rows=4,
-        prefill_rows=0,
-        running=1,
-        waiting=0,
-        committed=2,
-        kv=KVUsage(free=3, used=1),
-        load_state=LoadState.FULL,
-        rounds=[one],
-        outputs=list(outputs),
-    )
+    phases = PhaseSeconds(schedule=0.001, draft=0.0, verify=0.01, commit=0.001)
+    return a_report(number, phases=phases, rows=4, committed=2, rounds=[one], outputs=list(outputs))
 
 
 class Beside:

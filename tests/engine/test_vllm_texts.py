@@ -9,7 +9,7 @@ from engine.api import KVUsage, Output, PhaseSeconds, Request, Round, SamplingPa
 from engine.text import TextStream
 from engine.vllm.account import Account
 from engine.vllm.texts import Text, likelihoods
-from policies.base import LoadState
+from tests.messages import a_report
 from tests.tiny import make_tokenizer
 
 
@@ -28,18 +28,13 @@ def one(accepted: int, *, k: int = 2, name: str = "r", proposer: str = "ngram") 
 
 
 def step(number: int, *rounds: Round, used: int = 3) -> StepReport:
-    return StepReport(
-        step=number,
+    return a_report(
+        number,
         phases=PhaseSeconds(schedule=0.1, draft=0.1, verify=0.1, commit=0.1),
         rows=4,
-        prefill_rows=0,
-        running=1,
-        waiting=0,
         committed=sum(each.accepted + 1 for each in rounds),
         kv=KVUsage(free=5, used=used, cached=2),
-        load_state=LoadState.FULL,
         rounds=list(rounds),
-        outputs=[],
     )
 
 

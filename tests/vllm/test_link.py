@@ -2,38 +2,12 @@
 
 import asyncio
 
-from engine.api import Configure, DraftSettings, FromEngine, KVUsage, PhaseSeconds, Ready, StepReport
+from engine.api import Configure, DraftSettings, FromEngine
 from engine.vllm.link import Link, Listener
-from policies.base import LoadState
 from policies.settings import PolicySettings
+from tests.messages import a_ready, a_report
 
-_HELLO = Ready(
-    model_path="/m",
-    model_type="llama",
-    dtype="bfloat16",
-    quantization="none",
-    max_context=64,
-    kv_blocks=4,
-    block_size=16,
-    proposers=("ngram",),
-    memory={},
-)
-
-
-def _report(step):
-    return StepReport(
-        step=step,
-        phases=PhaseSeconds(schedule=0.0, draft=0.0, verify=0.0, commit=0.0),
-        rows=1,
-        prefill_rows=0,
-        running=1,
-        waiting=0,
-        committed=1,
-        kv=KVUsage(free=3, used=1),
-        load_state=LoadState.FULL,
-        rounds=[],
-        outputs=[],
-    )
+_HELLO = a_ready()
 
 
 class _Heard(list[FromEngine]):
@@ -68,9 +42,9 @@ async def test_a_scheduler_says_who_it_is_and_then_reports_every_step(tmp_path):
     heard = _Heard()
     async with Listener(tmp_path / "s", heard.hear):
         link = Link(str(tmp_path / "s"), _HELLO)
-        link.send(_report(1))
-        link.send(_report(2))
-        assert await heard.first(3) == [_HELLO, _report(1), _report(2)]
+        link.send(a_report(1))
+        link.send(a_report(2))
+        assert await heard.first(3) == [_HELLO, a_report(1), a_report(2)]
         link.close()
 
 
@@ -90,21 +64,21 @@ async def test_orders_reach_who_is_there_and_who_comes_later(tmp_path):
 async def test_without_a_listener_reports_are_lost_and_it_is_found_once_it_is_there(tmp_path):
     now = [0.0]
     link = Link(str(tmp_path / "s"), _HELLO, clock=lambda: now[0])
-    link.send(_report(1))
+    link.send(a_report(1))
     assert link.lost == 1
     assert link.received() == []
     heard = _Heard()
     async with Listener(tmp_path / "s", heard.hear):
-        link.send(_report(2))  # too early for another try
+        link.send(a_report(2))  # too early for another try
         now[0] = 2.0
-        link.send(_report(3))
-        assert await heard.first(2) == [_HELLO, _report(3)]
+        link.send(a_report(3))
+        assert await heard.first(2) == [_HELLO, a_report(3)]
         assert link.lost == 2
     now[0] = 4.0
     while link.is_connected:  # it notices by what it reads or sends
         link.received()
         await asyncio.sleep(0)
-    link.send(_report(4))
+    link.send(a_report(4))
     assert link.lost == 3
 
 
@@ -112,7 +86,7 @@ async def test_a_listener_that_reads_nothing_does_not_hold_a_step_up(tmp_path):
     server = await asyncio.start_unix_server(lambda reader, writer: None, tmp_path / "s")
     link = Link(str(tmp_path / "s"), _HELLO)
     for step in range(60_000):
-        link.send(_report(step))
+        link.send(a_report(step))
         if link.lost:
             break
     assert link.lost, "what is not read must not pile up without end"

@@ -1,0 +1,101 @@
+"""What was decided in a step and holds for the next ones, which then cost next to nothing to decide.
+
+stands   as long as the same requests are offered the same, nothing was learned, and nobody is to be probed
+doze     of requests for whom nothing of all that there is has been worth drafting in the last `QUIET` steps: what they
+         are offered is looked at in one step of `DOZE`, and when somebody is to be probed
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from policies.base import Decision
+from policies.exploring import Batch, Exploring
+from policies.lengths import Ints
+from policies.standing import Standing
+
+QUIET: Final = 64
+DOZE: Final = 8
+"""A look costs a small step a few percent."""
+
+
+class _Stands(NamedTuple):
+    asked: tuple[object, ...]
+    seconds: float  # that the step was reckoned to take
+    plain: float  # without drafts
+    batch: Batch
+    idle: Ints  # places of those that do not draft
+    decisions: list[Decision]
+
+
+class _Doze(NamedTuple):
+    request: Sequence[str]
+    rows: Ints  # see policies.standing
+    decisions: list[Decision]
+    left: int  # steps
+
+
+class Kept:
+    """Of one engine. Whoever decides anew drops it first."""
+
+    def __init__(self, standing: Standing, exploring: Exploring) -> None:
+        self._standing = standing
+        self._exploring = exploring
+        self._stands: _Stands | None = None
+        self._doze: _Doze | None = None
+        self._worth_it = 0  # the last step in which something was worth drafting, or might have been
+
+    @property
+    def is_dozing(self) -> bool:
+        """Whether the next step needs no look at what is offered."""
+        return self._doze is not None
+
+    def drop(self) -> None:
+        """The next step is decided anew."""
+        self._stands = self._doze = None
+
+    def reconsider(self) -> None:
+        """Something was learned: nothing stands."""
+        self._stands = None
+
+    def dozed(self, requests: Sequence[str]) -> list[Decision] | None:
+        """Plain steps for these; None where it is time to look."""
+        doze, self._doze = self._doze, None
+        if doze is None or doze.request != requests:
+            return None
+        self._standing.idle[doze.rows] += 1
+        self._exploring.earn(1.0, 1.0)
+        if doze.left > 1:
+            self._doze = doze._replace(left=doze.left - 1)
+        return doze.decisions.copy()
+
+    def stood(self, asked: tuple[object, ...]) -> list[Decision] | None:
+        """What stands where so much is asked; None where that is something else, or somebody is to be probed."""
+        stands, self._stands = self._stands, None
+        if stands is None or asked != stands.asked or not self._exploring.may_pass(stands.batch, stands.idle):
+            return None
+        self._stands = stands
+        self._exploring.earn(stands.seconds, stands.plain)
+        return stands.decisions.copy()
+
+    def was_worth_it(self, step: int) -> None:
+        """Something was worth drafting in this step, or might have been."""
+        self._worth_it = step
+
+    def doze(self, requests: Sequence[str], rows: Ints, decisions: list[Decision], step: int) -> bool:
+        """Go on like this without a look, if nothing has been worth it for long. Returns whether that is so."""
+        left = min(DOZE, self._exploring.due_in(rows)) - 1
+        if step - self._worth_it < QUIET or left <= 0:
+            return False
+        self._doze = _Doze(requests, rows, decisions.copy(), left)
+        return True
+
+    def stand(
+        self,
+        asked: tuple[object, ...],
+        seconds: tuple[float, float],
+        batch: Batch,
+        idle: Ints,
+        decisions: list[Decision],
+    ) -> None:
+        """Have this stand. seconds: of the step, and of a plain one. idle: see `Exploring.may_pass`."""
+        self._stands = _Stands(asked, *seconds, batch, idle, decisions.copy())
