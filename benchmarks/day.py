@@ -1,7 +1,7 @@
 """A day in little: clients come and go while chats become copies; each policy gets the same requests.
 
-All static policies are screened on a day of short answers. The best of them, no drafts and the adaptive policy then
-have one of long answers, since prompts cost all of them the same.
+All static policies are screened on a day of short answers. The best of those that draft, no drafts and the adaptive
+policy then have one of long answers, since prompts cost all of them the same.
 """
 
 import statistics
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bar import Bar
-from benchmarks.regret import FINALISTS
 from benchmarks.rivals import ADAPTIVE, PLAIN, STATIC, Rivals
 from benchmarks.steady import Ask, asks, steps_weight, timed_step
 from engine.core import Engine
@@ -20,6 +19,7 @@ from specd.bench.stages import ramp
 
 CLIENTS: Final = (1, 2, 4, 8, 16, 32, 48, 32, 16, 8, 4, 2, 1)
 _SHORTER: Final = 4
+_FINALISTS: Final = 3  # that draft: with longer answers another of them may be the best
 _REQUESTS: Final = {1: 2, 2: 4, 4: 8, 8: 16}  # so that a phase of few clients is about as long as one of many
 
 
@@ -83,8 +83,8 @@ def day(rivals: Rivals, of: Sequence[Phase], tokens: int, repeats: int, bar: Bar
     measured((ADAPTIVE,), "met", short)
     phases_of = measured(STATIC, "screened", short)
     screened = {name: sum(phases_of[name]) for name in STATIC}
-    best = sorted(STATIC, key=screened.__getitem__)[:FINALISTS]
-    names = tuple(dict.fromkeys((PLAIN, *best, ADAPTIVE)))
+    best = sorted(set(STATIC) - {PLAIN}, key=screened.__getitem__)[:_FINALISTS]
+    names = (PLAIN, *best, ADAPTIVE)
     rounds = [measured(names, f"round {turn}", tokens) for turn in range(1, repeats + 1)]
     seconds = {name: [each[name] for each in rounds] for name in names}
     return Day([phase.clients for phase in of], screened, seconds)
@@ -102,7 +102,7 @@ def weight(of: Sequence[Phase], tokens: int) -> float:
 def total_weight(of: Sequence[Phase], tokens: int, repeats: int) -> float:
     """Of all days."""
     short = weight(of, tokens // _SHORTER)
-    return (1 + len(STATIC)) * short + repeats * (2 + FINALISTS) * weight(of, tokens)
+    return (1 + len(STATIC)) * short + repeats * (2 + _FINALISTS) * weight(of, tokens)
 
 
 def _run(rivals: Rivals, names: Sequence[str], of: Sequence[Phase], tokens: int) -> dict[str, list[float]]:

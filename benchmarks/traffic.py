@@ -29,6 +29,7 @@ from specd.simulate.reading import read_trace
 _RESULTS: Final = Path(__file__).parent / "results"
 _TRACES: Final = ("azure_llm_code", "azure_llm_conv")
 _RATES: Final = (1, 2, 4)
+_MEASURED_ONCE: Final = "host"  # the built-in costs
 _SAMPLE: Final = 300  # requests by which it is found how much a machine bears
 _K_MAX: Final = 8
 _RUNNING: Final = (1, 4, 16, 48)
@@ -105,7 +106,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench-traffic", description=__doc__)
     option = parser.add_argument
     option("--data", type=Path, required=True, help="folder of azure_llm_code.csv and azure_llm_conv.csv")
-    option("--host", default="host", help="costs of this host: a profile's file (default: the built-in ones)")
+    option(
+        "--host",
+        default=_MEASURED_ONCE,
+        help="what `specd calibrate` wrote here (default: the built-in costs)",
+    )
     option("--limit", type=int, default=1 << 30, help="requests of a machine at most (default: all)")
     option("--quick", action="store_true", help=f"a {_HURRY}th of the tokens under noise")
     option("--out", type=Path, default=_RESULTS, help="folder for the results")
@@ -135,7 +140,8 @@ def _write(
     args: argparse.Namespace, machines: Mapping[str, Machine], rows: Sequence[Row], noisy: Sequence[Noisy]
 ) -> None:
     claims = _claims(rows, noisy)
-    options = [f"--limit {args.limit}"] * (args.limit < 1 << 30) + ["--quick"] * args.quick
+    calibrated = ["--host PROFILE"] * (args.host != _MEASURED_ONCE)
+    options = [*calibrated, *[f"--limit {args.limit}"] * (args.limit < 1 << 30), *["--quick"] * args.quick]
     command = "make bench-traffic DATA=..." + (f' ARGS="{" ".join(options)}"' if options else "")
     figures = {
         "machines": {name: asdict(each) for name, each in machines.items()},

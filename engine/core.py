@@ -46,9 +46,7 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
-_TELLS: Final = (
-    4  # steps between rounds of which it is told what was behind them: that takes longer than to decide
-)
+_TELLS: Final = 64  # of so many rounds one tells what was behind it, which takes as long as to decide
 _TELLS_ERRORS: Final = 32  # steps between words on how well they are foreseen
 
 

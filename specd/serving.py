@@ -19,9 +19,14 @@ class ServedModel:
     drafts: Drafts
 
 
-def load_served(target: TargetSection, path: Path, drafts: Drafts) -> ServedModel:
-    """Read what the daemon needs of a resolved model directory; blocking. Raises `ModelError`."""
-    return ServedModel(describe(target, path, hashes()), PromptEncoder.load(path), drafts)
+def load_served(
+    target: TargetSection, path: Path, drafts: Drafts, serving: ServedModel | None = None
+) -> ServedModel:
+    """Read what the daemon needs of a resolved model directory; blocking. serving: what it is to replace, of which it
+    may share the tokenizer. Raises `ModelError`.
+    """
+    like = None if serving is None else serving.encoder
+    return ServedModel(describe(target, path, hashes()), PromptEncoder.load(path, like), drafts)
 
 
 def served_name(target: TargetSection) -> str:

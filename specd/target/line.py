@@ -184,10 +184,10 @@ class Line:
             same = await in_thread(_cost_alike, replaced, self.files)
             self._costs = serving.supervisor.costs if same else None
 
-    async def read(self) -> None:
-        """Read what was found. Raises `UserError`."""
-        files = self._files()
-        self._model.set_result(await in_thread(load_served, self.target, files.path, files.drafts))
+    async def read(self, serving: "Line | None" = None) -> None:
+        """Read what was found; serving: as above. Raises `UserError`."""
+        files, known = self._files(), None if serving is None else serving.known
+        self._model.set_result(await in_thread(load_served, self.target, files.path, files.drafts, known))
 
     @property
     def path(self) -> Path:

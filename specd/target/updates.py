@@ -190,7 +190,7 @@ class TargetUpdates:
         line = self._make(target, self._lines.current.draft if draft is None else draft)
         try:
             await line.find(self._lines.current)
-            await line.read()
+            await line.read(self._lines.current)
             if line.identity(self._config()) == self._lines.identity(self._config()):
                 await line.end(_ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)

@@ -22,6 +22,23 @@ def test_hashes_are_kept_in_the_cache_directory(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in cache.iterdir()] == ["hashes.json"]
 
 
+def test_the_tokenizer_is_shared_by_targets_that_have_the_same(tmp_path: Path) -> None:
+    """Test that an update with the same tokenizer does not read it again, and with another one does; templates are each
+    target's own.
+    """
+    first, second = (write_served_model(tmp_path / name) for name in ("first", "second"))
+    (second / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    serving = load_served(TargetSection(), first, Drafts(("ngram",)))
+    alike = load_served(TargetSection(), second, Drafts(("ngram",)), serving)
+    assert alike.encoder.tokenizer is serving.encoder.tokenizer
+    assert alike.encoder.message("a") != serving.encoder.message("a")
+    file = second / "tokenizer.json"
+    file.write_text(file.read_text() + " ")
+    assert load_served(TargetSection(), second, Drafts(("ngram",)), serving).encoder.tokenizer is not (
+        serving.encoder.tokenizer
+    )
+
+
 def test_what_is_written_by_many_at_once_is_always_whole(tmp_path: Path) -> None:
     """Test that threads, whose process has one number, do not write into each other's drafts of a file."""
     file, value = tmp_path / "hashes.json", {f"/models/{number}": "0" * 64 for number in range(200)}
