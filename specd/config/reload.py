@@ -13,6 +13,8 @@ from specd.config.sources import nested
 from specd.errors import ReloadRefusedError
 
 _HIDDEN: Final = "***"
+_SECRET_PATH: Final = ("alerts", "receivers", "url")
+"""Whoever knows the path of an incoming webhook, as Slack's, may write there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Change:
 def diff(old: Config, new: Config) -> tuple[Change, ...]:
     """The keys whose values differ, in the order of the schema. An array is one value."""
     return tuple(
-        Change(dotted(at), redacted(before), redacted(after), reload_kind(at))
+        Change(dotted(at), redacted(before, at), redacted(after, at), reload_kind(at))
         for at, before, after in _differing(old, new)
     )
 
@@ -90,20 +92,22 @@ def redacted_dump(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def redacted(value: Any) -> Any:
-    """A JSON value with the userinfo and query of every URL in it hidden."""
+def redacted(value: Any, at: tuple[str, ...] = ()) -> Any:
+    """A JSON value with the userinfo and query of every URL in it hidden, and the path of a receiver's. at: where the
+    value is in the config.
+    """
     match value:
         case Mapping():
-            return {name: redacted(inner) for name, inner in value.items()}
+            return {name: redacted(inner, (*at, name)) for name, inner in value.items()}
         case list() | tuple():
-            return [redacted(inner) for inner in value]
+            return [redacted(inner, at) for inner in value]
         case str() if "://" in value:
-            return _redacted_url(value)
+            return _redacted_url(value, path_too=at == _SECRET_PATH)
         case _:
             return value
 
 
-def _redacted_url(url: str) -> str:
+def _redacted_url(url: str, *, path_too: bool) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -112,7 +116,7 @@ def _redacted_url(url: str) -> str:
     return SplitResult(
         scheme=parts.scheme,
         netloc=(_HIDDEN if userinfo else "") + at + host,
-        path=parts.path,
+        path=f"/{_HIDDEN}" if path_too and parts.path.strip("/") else parts.path,
         query=_HIDDEN if parts.query else "",
         fragment=_HIDDEN if parts.fragment else "",
     ).geturl()

@@ -14,7 +14,7 @@ from specd.config.section import Reload
 from specd.errors import ConfigError, ReloadRefusedError
 from tests.daemon.other_values import ONE_VALUE, changes
 
-RECEIVER = '[{"name": "a", "url": "https://me:hunter2@host:1/path?token=hunter2#hunter2"}]'
+RECEIVER = '[{"name": "a", "url": "https://me:hunter2@host:1/hunter2?token=hunter2#hunter2"}]'
 
 
 def loaded(**flags: str) -> Loaded:
@@ -57,14 +57,22 @@ def test_a_change_in_a_hidden_part_is_still_a_change() -> None:
 
 
 def test_dump_shows_everything_but_secrets() -> None:
-    """Test that the dump is JSON with config, pins and hash, its URLs without userinfo and query."""
+    """Test that the dump is JSON with config, pins and hash, its URLs without userinfo and query, and a receiver's
+    without its path.
+    """
     whole = loaded(alerts__receivers=RECEIVER)
     dump = json.loads(json.dumps(redacted_dump(whole)))
-    assert dump["config"]["alerts"]["receivers"][0]["url"] == "https://***@host:1/path?***#***"
+    assert dump["config"]["alerts"]["receivers"][0]["url"] == "https://***@host:1/***?***#***"
     assert dump["config"]["policy"]["k_max"] == 8
     assert dump["pinned"] == {"alerts.receivers": "--set"}
     assert dump["hash"] == whole.digest
     assert "hunter2" not in json.dumps(dump)
+
+
+def test_paths_are_shown_where_they_are_no_secret() -> None:
+    """Test that an engine that is observed, and a receiver's root, are shown with the path that they have."""
+    assert redacted("https://host/models/a?key=hunter2") == "https://host/models/a?***"
+    assert redacted({"url": "https://host/"}, ("alerts", "receivers")) == {"url": "https://host/"}
 
 
 def test_what_is_no_url_is_hidden_whole() -> None:

@@ -13,10 +13,11 @@ from tests.daemon.daemon_process import SPECD, DaemonProcess, wait_until
 
 TOKEN, PLAIN, HASHED = "admin-t0ken-planted", "plain-k3y-planted", "hashed-k3y-planted"
 PASSWORD, IN_URL, PROMPT = "mqtt-passw0rd-planted", "url-passw0rd-planted", "my pr0mpt planted"
-QUERY, PATH_OF_URL = "query-s3cret-planted", "path-s3cret-planted"
+QUERY, PATH_IN_FILE = "query-s3cret-planted", "file-s3cret-planted"
+PATH, NEW_PATH = "path-s3cret-planted", "other-s3cret-planted"
 SIGNING = "whsec_" + base64.b64encode(b"webhook-signing-key-planted!").decode()
 ENV = "environment-planted"
-SECRETS = (TOKEN, PLAIN, HASHED, PASSWORD, IN_URL, QUERY, PATH_OF_URL, SIGNING, PROMPT, ENV)
+SECRETS = (TOKEN, PLAIN, HASHED, PASSWORD, IN_URL, QUERY, PATH_IN_FILE, PATH, NEW_PATH, SIGNING, PROMPT, ENV)
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 CONFIG = """
@@ -34,6 +35,10 @@ secret_file = "{signing}"
 name = "chat"
 kind = "slack"
 url_file = "{url}"
+[[alerts.receivers]]
+name = "talk"
+kind = "slack"
+url = "http://127.0.0.1:1/services/{path}"
 """
 
 
@@ -43,7 +48,7 @@ def planted(daemons: Daemons, directory: Path) -> DaemonProcess:
         "keys": f"{PLAIN} name=laptop\n{line_of(HASHED, Caller('acme'))}",
         "password": PASSWORD,
         "signing": SIGNING,
-        "url": f"http://127.0.0.1:1/{PATH_OF_URL}",
+        "url": f"http://127.0.0.1:1/{PATH_IN_FILE}",
     }
     for name, text in texts.items():
         (directory / name).write_text(f"{text}\n")
@@ -51,6 +56,7 @@ def planted(daemons: Daemons, directory: Path) -> DaemonProcess:
         **{name: directory / name for name in ("password", "signing", "url", "reports")},
         in_url=IN_URL,
         query=QUERY,
+        path=PATH,
     )
     server, admin = f'api_keys_file = "{directory / "keys"}"', f'token_file = "{directory / "token"}"'
     return daemons.start(extra, server=server, admin=admin, env={"HF_TOKEN": ENV})
@@ -69,11 +75,20 @@ def provoke(daemon: DaemonProcess, directory: Path) -> None:
     wait_until(lambda: "crash report" in daemon.log, "the crash report")
     admin = f"{daemon.admin}/admin/v1"
     httpx2.post(f"{admin}/alerts/test", json={"wait_seconds": 1}, headers=BEARER)
-    daemon.config_file.write_text(daemon.config_file.read_text().replace("[mqtt]", "[mqtt]\nnode = 'other'"))
+    edited = (
+        daemon.config_file.read_text().replace("[mqtt]", "[mqtt]\nnode = 'other'").replace(PATH, NEW_PATH)
+    )
+    daemon.config_file.write_text(edited)
     assert httpx2.post(f"{admin}/reload", headers=BEARER).status_code == 200
     (directory / "keys").write_text(f"{PLAIN} {HASHED}\n")
     assert httpx2.post(f"{admin}/reload", headers=BEARER).status_code == 422
     wait_until(lambda: "the keys in force stay" in daemon.log, "the broken file of keys to be noticed")
+
+
+def happened(daemon: DaemonProcess) -> str:
+    """As the dashboard is told."""
+    with httpx2.stream("GET", f"{daemon.admin}/admin/v1/events?only=happened", headers=BEARER) as stream:
+        return next(line for line in stream.iter_lines() if line.startswith("data:"))
 
 
 def told(daemon: DaemonProcess) -> dict[str, str]:
@@ -84,6 +99,7 @@ def told(daemon: DaemonProcess) -> dict[str, str]:
     path = f"/admin/v1/crashes/{crash['id']}"
     return found | {
         "crash": httpx2.get(daemon.admin + path, headers=BEARER).text,
+        "happened": happened(daemon),
         "metrics": daemon.get("/metrics").text,
         "openapi": daemon.get("/openapi.json").text,
         "log": daemon.log,
