@@ -9,7 +9,7 @@ from specd.supervisor import EngineState
 from specd.target.lines import Lines
 
 EXTENSION: Final = 30.0
-"""Seconds that are asked for at a time while the first model loads."""
+"""Seconds that are asked for at a time while a model loads, the first one or that of a reload."""
 _LONGEST: Final = 5.0
 
 
@@ -26,7 +26,7 @@ async def heartbeat(notifier: Notifier, lines: Lines, status: Callable[[], str])
         starts = supervisor.state in {EngineState.STARTING, EngineState.DOWN} or lines.held
         if supervisor.signs_of_life != seen or starts:
             notifier.watchdog()
-        if not notifier.started:
+        if notifier.awaited:
             notifier.extend(EXTENSION)
         notifier.status(status())
         seen = supervisor.signs_of_life

@@ -26,6 +26,7 @@ class Notifier:
         """How often at least `watchdog` must be called; None when nobody counts."""
         self.started = False
         """Whether the start has ended: `ready` was called."""
+        self._reloads = 0  # that go on; a second one waits for the first
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Self:
@@ -44,6 +45,11 @@ class Notifier:
         """Of a process that cannot start, by a mistake of the user's: a service manager is not to try again."""
         return _EX_CONFIG if self.listens else 2
 
+    @property
+    def awaited(self) -> bool:
+        """Whether the service manager counts the seconds until something has ended: the start, or a reload."""
+        return not self.started or self._reloads > 0
+
     def ready(self) -> None:
         """The start has ended."""
         self.started = True
@@ -56,9 +62,11 @@ class Notifier:
             yield
             return
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._reloads += 1
         try:
             yield
         finally:
+            self._reloads -= 1
             self.ready()
 
     def stopping(self) -> None:
@@ -70,7 +78,7 @@ class Notifier:
         self._send(f"STATUS={text}")
 
     def extend(self, seconds: float) -> None:
-        """Starting or stopping takes at least this much longer."""
+        """What it waits for takes at least this much longer: the start, a reload, the end."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * _MICRO)}")
 
     def watchdog(self) -> None:

@@ -1,14 +1,13 @@
 """`specd set`: change keys of the running daemon until its next reload."""
 
 import tomllib
-from typing import Any, Final
+from typing import Any
 
 from specd.cli.admin import add_admin_arguments, connect
 from specd.cli.parser import Arguments, Parser, describe
 from specd.cli.reload import report
-from specd.errors import DaemonError, UserError
-
-_PATIENCE: Final = 30.0
+from specd.cli.waiting import waiting
+from specd.errors import UserError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,12 +28,10 @@ the config. All are taken over, or none; a refusal exits 2 and says why.""",
 
 
 def run(args: Arguments) -> int:
-    """Ask, and print each change."""
+    """Ask, and print each change, however long it takes: a key of the target has another one loaded."""
     values = dict(map(_pair, args.values))
-    try:
-        answer = connect(args).request("PATCH", "/admin/v1/config", seconds=_PATIENCE, body=values)
-    except TimeoutError:
-        raise DaemonError(f"the daemon has not answered within {_PATIENCE:.0f} s; see its log") from None
+    with waiting("the daemon takes it over"):
+        answer = connect(args).request("PATCH", "/admin/v1/config", seconds=None, body=values)
     if answer.status in {400, 409, 422}:
         raise UserError(answer.message)
     report(answer.good, done="set", detailed=True)

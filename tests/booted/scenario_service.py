@@ -7,7 +7,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from tests.booted.machine import Machine
-from tests.booted.service import DROP_INS, Hook, Service, owner
+from tests.booted.service import DROP_INS, MODEL, Hook, Service, behave, owner
 from tests.daemon.daemon_process import ROOT, wait_until
 
 LONG = {"prompt": "abc", "max_tokens": 200, "specd": {"k": 0}}
@@ -46,6 +46,19 @@ def test_a_config_that_is_wrong_is_not_tried_again(service: Service) -> None:
     assert (service.show("ExecMainStatus"), service.show("NRestarts")) == ("78", "0")
     assert service.show("ActiveState") == "failed"
     assert "policy.k_max" in service.log()
+
+
+def test_a_reload_that_loads_for_long_is_waited_for(service: Service) -> None:
+    """Test that `systemctl reload` ends well though another target takes longer to load than TimeoutStartSec."""
+    service.drop_in("quick", "[Service]\nWatchdogSec=3s\n")
+    service.start()
+    service.drop_in("short", "[Service]\nTimeoutStartSec=4s\n")
+    behave(service.machine, load_seconds=6)
+    service.configure(model={"target": {"path": MODEL, "revision": "b"}})
+    done = service.systemctl("reload")
+    assert done.returncode == 0, f"{done.stderr}{service.log()}"
+    assert service.status()["model"]["target_revision"] == "b"
+    assert (service.show("ActiveState"), service.show("NRestarts")) == ("active", "0")
 
 
 def test_credentials_open_the_doors_and_sign_the_webhooks(service: Service, hook: Hook) -> None:

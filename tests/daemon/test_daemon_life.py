@@ -245,6 +245,23 @@ def test_systemd_is_told_the_truth(daemons, systemd):
     assert daemon.wait() == 0
 
 
+def test_a_slow_reload_is_given_time(daemons, systemd):
+    """Test that while a reload has another target loaded, systemd is asked for more time, and no longer."""
+    daemon = daemons.start(env={"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "300000"}).ready()
+    systemd.wait_for("READY=1")
+    systemd.forget()
+    assert not any(message.startswith("EXTEND") for message in islice(systemd.messages(), 5))
+    daemons.engine.behave(load_seconds=0.5)
+    daemon.config_file.write_text(
+        daemon.config_file.read_text().replace("[model.target]", '[model.target]\nrevision = "b"')
+    )
+    daemon.signal(signal.SIGHUP)
+    systemd.wait_for("RELOADING=1")
+    systemd.wait_for("EXTEND_TIMEOUT_USEC=30000000")
+    systemd.wait_for("READY=1")
+    assert daemon.status()["model"]["target_revision"] == "b"
+
+
 def test_the_watchdog_starves_with_a_silent_engine(daemons, systemd):
     """Test that a live event loop alone does not feed the watchdog: a hung engine stops it."""
     daemon = daemons.start(env={"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "300000"}).ready()
