@@ -2,7 +2,8 @@
 
 place      what a request takes on admission; there are `engine.max_running + server.max_queue` of them
 waiting    has a place and a prompt, the engine does not know it yet: an engine that dies does not hurt it
-submitted  the engine has it: an engine that dies takes it along
+submitted  the engine has it: an engine that dies takes it along if anything was said of it; else it waits again, once,
+           since it may be what the engine dies of
 
 Tenants take turns in the waiting line, and where the house is full, whoever waits for the tenant with most places
 leaves for one with few: `specd.admission.fair`.
@@ -71,6 +72,10 @@ class Flight:
         self.done = False
         self.begun = False
         """Something was sent to the client that cannot be taken back."""
+        self.heard = False
+        """The engine has said something of it."""
+        self.orphaned = False
+        """An engine died that had it and had said nothing of it."""
         self.tokens = 0
         """That came of it so far, all texts together."""
         self._release = release
@@ -92,6 +97,7 @@ class Flight:
         if isinstance(output, Refusal):
             self.done = True
             return
+        self.heard = True
         self.tokens += len(output.tokens)
         if output.finish is not None:
             self._ended.add(output.index)
@@ -243,12 +249,25 @@ class Flights:
         return len(recalled)
 
     def lose_submitted(self, why: Refusal) -> int:
-        """The engine has gone: end what it held. Returns how many those were."""
-        lost = list(self._submitted.values())
-        for flight in lost:
-            self._land(flight)
-            flight.put(why)
-        return len(lost)
+        """The engine has gone. What it had begun to answer ends, and so does what had lost an engine before; the rest
+        is first in line again. Returns how many were ended.
+        """
+        lost = 0
+        for flight in reversed(list(self._submitted.values())):
+            if flight.heard or flight.orphaned or flight.done:
+                self._land(flight)
+                flight.put(why)
+                lost += 1
+            else:
+                self._put_back(flight)
+        return lost
+
+    def _put_back(self, flight: Flight) -> None:
+        assert flight.request is not None
+        del self._submitted[flight.request.id]
+        flight.orphaned = True
+        self._waiting.put_back(flight.tenant, flight)
+        self._waiting.used(flight.tenant, -len(flight.request.prompt))
 
     def lose_waiting(self, why: Refusal) -> None:
         """End what the engine never got."""

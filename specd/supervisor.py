@@ -121,7 +121,7 @@ class Supervisor:
         """`launch` is asked at every start, so that a restarted engine gets the settings of today.
 
         `window` is how many requests the engine holds at a time: those it runs and enough to choose the next
-        from. The rest waits here, where a dying engine does not hurt it. `weight` is a tenant's share of the engine.
+        from. The rest waits here. `weight` is a tenant's share of the engine.
         """
         self._command = command
         self._launch = launch
@@ -322,7 +322,10 @@ class Supervisor:
         back = max(1, math.ceil(delay + self._start_seconds))
         lost = self.flights.lose_submitted(Refusal(_LOST.format(death.text), "engine_restarted", back))
         log.error(
-            "the engine stopped (%s) with %d requests in it; next start in %.1f s", death.text, lost, delay
+            "the engine stopped (%s) and took %d requests along; next start in %.1f s",
+            death.text,
+            lost,
+            delay,
         )
         if self.info is not None and self._failures >= self._patience.failures_to_refuse:
             self._refuse(death, back)

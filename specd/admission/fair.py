@@ -66,6 +66,12 @@ class FairLine(Generic[T]):
         if share is not None:
             share.had += tokens / self._weight(tenant)
 
+    def put_back(self, tenant: str, item: T) -> None:
+        """One that was inside is first in its tenant's line again."""
+        share = self._shares[tenant]
+        share.inside -= 1
+        share.line.appendleft(item)
+
     def left(self, tenant: str) -> None:
         """One that was inside is no more."""
         self._shares[tenant].inside -= 1

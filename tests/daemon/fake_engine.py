@@ -20,7 +20,8 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   writes          a text for stderr, at the start
   exit_at         an exit code: end so where a prompt makes it crash
   shares          a file: each share of the machine that it is given is added as a line, "pid share"
-A prompt that contains one of the tokens below makes trouble at its first step.
+  mute            trouble comes before anything was said of the prompt that makes it
+A prompt that contains one of the tokens below makes trouble: FAIL at its first step, the others once a token was said.
 """
 
 import argparse
@@ -234,6 +235,19 @@ class Engine:
         file = Path(self.manners.get("hold", "/nowhere/at/all"))
         return file.exists() and file.read_text() in self.model
 
+    def trouble(self, prompt: list[int]) -> None:
+        if CRASH in prompt and "exit_at" in self.manners:
+            sys.exit(self.manners["exit_at"])
+        if CRASH in prompt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HANG in prompt:
+            time.sleep(3600)
+
+    def k(self, request: Request) -> int:
+        if {CRASH, HANG} & set(request.prompt):
+            return 0
+        return self.policy.k_max if request.k is None else request.k
+
     def step(self) -> None:
         while self.held():
             time.sleep(0.01)
@@ -241,14 +255,9 @@ class Engine:
         running = list(self.sequences.values())[: self.max_running]
         waiting = len(self.sequences) - len(running)
         for sequence in running:
-            if CRASH in sequence.request.prompt and "exit_at" in self.manners:
-                sys.exit(self.manners["exit_at"])
-            if CRASH in sequence.request.prompt:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if HANG in sequence.request.prompt:
-                time.sleep(3600)
-        fixed = self.policy.k_max
-        outputs = [s.step(fixed if s.request.k is None else s.request.k) for s in running]
+            if sequence.rounds or self.manners.get("mute"):
+                self.trouble(sequence.request.prompt)
+        outputs = [sequence.step(self.k(sequence.request)) for sequence in running]
         for output in outputs:
             if output.finish:
                 del self.sequences[output.id, output.index]

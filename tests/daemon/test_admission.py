@@ -63,20 +63,25 @@ def test_nobody_saves_up_by_staying_away():
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "next", "drop", "clear"]))))
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "next", "back", "drop", "clear"]))))
 def test_the_line_loses_nobody(events):
     """Test by any order of events that all who were added are in line, inside, or were dropped, and that a tenant
     with nothing there is forgotten.
     """
     line: FairLine[int] = FairLine(equal)
     waiting: dict[int, str] = {}
-    inside: list[str] = []
+    inside: list[tuple[str, int]] = []
     for number, (tenant, event) in enumerate(events):
         if event == "add":
             line.add(tenant, number)
             waiting[number] = tenant
         elif event == "next" and waiting:
-            inside.append(waiting.pop(line.next()))
+            turn = line.next()
+            inside.append((waiting.pop(turn), turn))
+        elif event == "back" and inside:
+            whose, turn = inside.pop()
+            line.put_back(whose, turn)
+            waiting[turn] = whose
         elif event == "drop" and waiting:
             first = next(iter(waiting))
             assert line.drop(waiting.pop(first), first)
@@ -85,8 +90,8 @@ def test_the_line_loses_nobody(events):
             waiting.clear()
         assert sorted(line) == sorted(waiting)
         assert len(line) == len(waiting)
-    for tenant in inside:
-        line.left(tenant)
+    for whose, _ in inside:
+        line.left(whose)
     assert line._shares.keys() == set(waiting.values())
 
 

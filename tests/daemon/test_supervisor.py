@@ -29,6 +29,11 @@ class Witness:
     deaths: list[Death] = field(default_factory=list)
     handed: list[str] = field(default_factory=list)
 
+    @property
+    def heard(self) -> set[str]:
+        """Of which requests something was said."""
+        return {output.id for report in self.steps for output in report.outputs}
+
     def ready(self, ready):
         self.readies.append(ready)
 
@@ -114,7 +119,7 @@ async def test_killed_engine_fails_its_requests_and_comes_back(fake_engine):
         doomed = [
             asyncio.create_task(run(supervisor, request([9], name=f"r{n}", max_tokens=500))) for n in range(3)
         ]
-        await until(lambda: setup.witness.steps)
+        await until(lambda: len(setup.witness.heard) == 3)
         os.kill(supervisor.pid, signal.SIGKILL)
         for outcome in await asyncio.gather(*doomed, return_exceptions=True):
             assert isinstance(outcome, UnservedError)
@@ -129,17 +134,32 @@ async def test_killed_engine_fails_its_requests_and_comes_back(fake_engine):
         assert len(supervisor.flights) == 0
 
 
-async def test_only_what_the_engine_held_dies_with_it(fake_engine):
-    """Test that a request beyond the engine's window waits through a crash and is served afterwards."""
+async def test_only_what_had_begun_dies_with_the_engine(fake_engine):
+    """Test that a request that waited inside the engine is first in the next one, and one beyond its window is after
+    it.
+    """
     async with supervised(fake_engine, max_running=1) as setup:
-        holders = [
-            asyncio.create_task(run(setup.supervisor, request([CRASH], name=f"c{n}"))) for n in range(2)
-        ]
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(run(setup.supervisor, request([7], name="w", max_tokens=1)))
-        assert await waiting == [7]
-        lost = await asyncio.gather(*holders, return_exceptions=True)
-        assert all(isinstance(outcome, UnservedError) for outcome in lost)
+        begun, inside, outside = (
+            asyncio.create_task(run(setup.supervisor, request(prompt, name=name, max_tokens=2)))
+            for name, prompt in {"begun": [CRASH], "inside": [6], "outside": [7]}.items()
+        )
+        assert await inside == [6, 6]
+        assert await outside == [7, 7]
+        with pytest.raises(UnservedError, match="signal 9"):
+            await begun
+        assert setup.witness.handed == ["begun", "inside", "inside", "outside"]
+        assert len(setup.witness.deaths) == 1
+
+
+async def test_what_may_be_what_engines_die_of_is_tried_once_more(fake_engine):
+    """Test that a prompt that kills before anything was said of it ends at the second engine, and the third serves."""
+    fake_engine.behave(mute=True)
+    async with supervised(fake_engine) as setup:
+        with pytest.raises(UnservedError, match="signal 9") as lost:
+            await run(setup.supervisor, request([CRASH]))
+        assert lost.value.refusal.code == "engine_restarted"
+        assert len(setup.witness.deaths) == 2
+        assert await run(setup.supervisor, request([5], max_tokens=1)) == [5]
 
 
 async def test_hanging_engine_is_killed_and_replaced(fake_engine):

@@ -3,7 +3,8 @@
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
@@ -12,7 +13,6 @@ from tests.daemon.daemon_process import wait_until
 from tests.scenarios.stage import RealDaemon, Stage
 
 RUNNING = 2
-IN_ENGINE = 2 * RUNNING  # it holds as many again to choose from; the others wait in the daemon
 ASKED = 8
 RESTARTS = 'specd_engine_restarts_total{reason="crash"}'
 SENTENCE = (
@@ -39,12 +39,16 @@ def ask(client: openai.OpenAI, *, stream: bool, tokens: int = 300) -> int:
     return len(list(answer)) if stream else answer.usage.completion_tokens
 
 
+def full(load: dict[str, Any]) -> bool:
+    return (load["running"], load["waiting"]) == (RUNNING, ASKED - RUNNING)
+
+
 def test_kill_9_under_load(daemon: RealDaemon) -> None:
-    """Test that what was in the engine gets a clear error and what waited is served, that the daemon stays up
-    meanwhile, and that the engine comes back and is counted."""
+    """Test that what ran gets a clear error and what waited is served, in the engine or before it, that the daemon
+    stays up meanwhile, and that the engine comes back and is counted."""
     with daemon.client() as client, ThreadPoolExecutor(ASKED) as pool:
         asked = [pool.submit(ask, client, stream=bool(number % 2)) for number in range(ASKED)]
-        wait_until(lambda: daemon.status()["load"]["waiting"] == ASKED - RUNNING, "a full house")
+        wait_until(lambda: full(daemon.status()["load"]), "a full house")
         first = daemon.status()["engine"]["pid"]
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: daemon.metrics()[RESTARTS] == 1, "the restart to be counted")
@@ -52,22 +56,17 @@ def test_kill_9_under_load(daemon: RealDaemon) -> None:
         assert daemon.get("/ready").status_code == 503
         assert "signal 9" in daemon.get("/ready").text
         errors = [error for future in asked if (error := future.exception())]
-        assert len(errors) == IN_ENGINE
+        assert 1 <= len(errors) <= RUNNING
         assert all(SENTENCE in str(error) for error in errors)
         for number, future in enumerate(asked):
             if error := future.exception():  # a stream that has begun can only say so in an event
                 kinds = (openai.InternalServerError, openai.APIError)[: 1 + number % 2]
                 assert type(error) in kinds, f"request {number}: {error!r}"
-        assert_served([future for future in asked if future.exception() is None])
+        assert all(future.result() > 0 for future in asked if future.exception() is None)
         assert ask(client, stream=False, tokens=7) == 7
     status = daemon.status()["engine"]
     assert (status["restarts"], status["last_death"]) == (1, "crash: signal 9")
     assert status["pid"] != first
-
-
-def assert_served(futures: list[Future[int]]) -> None:
-    assert len(futures) == ASKED - IN_ENGINE
-    assert all(future.result() > 0 for future in futures)
 
 
 def test_the_next_engine_has_the_config_of_now(daemon: RealDaemon) -> None:
