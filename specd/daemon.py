@@ -59,7 +59,7 @@ def serve(
             runner.run(_run(loaded, programs, notifier, say))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
-        return notifier.exit_of_a_refusal
+        return notifier.exit_of(error)
     except EngineFailedError as error:
         sys.stderr.write(f"{error}\n")
         return 1

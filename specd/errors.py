@@ -1,5 +1,7 @@
 """What went wrong, for people. The command line prints these without a traceback and exits 2."""
 
+from typing import ClassVar
+
 
 def clause(error: Exception) -> str:
     """An error of a library as a clause: what it says, or what it is called where it says nothing."""
@@ -8,6 +10,15 @@ def clause(error: Exception) -> str:
 
 class UserError(Exception):
     """The user's mistake: the message is a sentence that says what is wrong and what to do instead."""
+
+    may_pass: ClassVar[bool] = False
+    """Whether a later start may succeed though nobody has changed anything."""
+
+
+class AddressError(UserError):
+    """An address that others have, or that this host does not have yet."""
+
+    may_pass = True
 
 
 class DaemonError(Exception):
@@ -42,6 +53,14 @@ class ModelError(UserError):
 
 class MemoryShortageError(ModelError):
     """A model that could be served where more memory is free."""
+
+    may_pass = True
+
+
+class MissingModelError(ModelError):
+    """A model that is not there: its disk may not be mounted yet, or its hub not be reached."""
+
+    may_pass = True
 
 
 class FetchError(UserError):

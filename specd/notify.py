@@ -8,12 +8,15 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Final, Self
 
+from specd.errors import UserError
+
 log = logging.getLogger(__name__)
 
 _MICRO: Final = 1_000_000
 _PATIENCE: Final = 1.0
 """Seconds for what is said only once."""
-_EX_CONFIG: Final = 78
+EX_CONFIG: Final = 78
+"""sysexits' code for a bad config; the units' RestartPreventExitStatus= names it."""
 _ALL: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -40,10 +43,11 @@ class Notifier:
         """Whether there is a service manager."""
         return self._address is not None
 
-    @property
-    def exit_of_a_refusal(self) -> int:
-        """Of a process that cannot start, by a mistake of the user's: a service manager is not to try again."""
-        return _EX_CONFIG if self.listens else 2
+    def exit_of(self, refusal: UserError) -> int:
+        """Of a process that cannot start: whether a service manager is to try again."""
+        if not self.listens:
+            return 2
+        return 1 if refusal.may_pass else EX_CONFIG
 
     @property
     def awaited(self) -> bool:

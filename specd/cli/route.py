@@ -1,7 +1,8 @@
 """`specd route`: a router in front of two instances of an engine that cannot be steered."""
 
-from specd.cli.configured import load_config
+from specd.cli.configured import served
 from specd.cli.parser import Arguments, Parser, add_config_arguments, describe
+from specd.config.layers import Loaded
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,8 +24,11 @@ one does not. Each request goes where the load policy says, and to the other one
 
 
 def run(args: Arguments) -> int:
-    """Route. A bad config exits as that of the daemon does."""
-    loaded = load_config(args)
-    from specd.router.router import serve  # noqa: PLC0415  a bad config is told before the HTTP stack loads
+    """Route."""
 
-    return serve(loaded, log_format=args.log_format)
+    def serve(loaded: Loaded) -> int:
+        from specd.router import router  # noqa: PLC0415  a bad config is told before the HTTP stack loads
+
+        return router.serve(loaded, log_format=args.log_format)
+
+    return served(args, serve)

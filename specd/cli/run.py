@@ -1,15 +1,8 @@
 """`specd run`: the daemon in the foreground."""
 
-import os
-import sys
-from typing import Final
-
-from specd.cli.configured import load_config
+from specd.cli.configured import served
 from specd.cli.parser import CACHE, STATE, Arguments, Parser, add_config_arguments, describe
-from specd.errors import ConfigError
-
-EX_CONFIG: Final = 78
-"""sysexits' code for a bad config; the unit's RestartPreventExitStatus= names it."""
+from specd.config.layers import Loaded
 
 
 def add_arguments(parser: Parser) -> None:
@@ -31,14 +24,11 @@ Under systemd it speaks Type=notify; SIGHUP reloads the config.""",
 
 
 def run(args: Arguments) -> int:
-    """Serve. A bad config exits 78 under systemd, so that it is not restarted in vain."""
-    try:
-        loaded = load_config(args)
-    except ConfigError as error:
-        if "NOTIFY_SOCKET" not in os.environ:
-            raise
-        print(error, file=sys.stderr)
-        return EX_CONFIG
-    from specd.daemon import serve  # noqa: PLC0415  a bad config is told before the HTTP stack loads
+    """Serve."""
 
-    return serve(loaded, log_format=args.log_format)
+    def serve(loaded: Loaded) -> int:
+        from specd import daemon  # noqa: PLC0415  a bad config is told before the HTTP stack loads
+
+        return daemon.serve(loaded, log_format=args.log_format)
+
+    return served(args, serve)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -13,12 +14,13 @@ from typing import Final, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from specd.errors import UserError
+from specd.errors import AddressError, UserError
 from specd.http.connection import Bounds, Connection
 
 _BACKLOG: Final = 1024
 _UNIX: Final = "unix:"
 _LAST_WORDS: Final = 2
+_PASSING: Final = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
 class Listener:
@@ -31,7 +33,8 @@ class Listener:
             self.socket = _bind(listen) if self.path is None else _bind_unix(self.path)
         except OSError as error:
             text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise UserError(
+            kind = AddressError if error.errno in _PASSING else UserError
+            raise kind(
                 f"{key}: cannot listen on {listen} ({text}): free it or choose another address"
             ) from None
 
@@ -59,7 +62,7 @@ def _bind(listen: str) -> socket.socket:
             host.strip("[]") or None, int(port), type=socket.SOCK_STREAM
         )[0]
     except socket.gaierror as error:
-        raise UserError(f"{listen}: the host is not known ({error.strerror})") from None
+        raise AddressError(f"{listen}: the host is not known ({error.strerror})") from None
     return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from specd.errors import ModelError
+from specd.errors import MissingModelError, ModelError
 from specd.models.architecture import unsupported
 
 WEIGHTS: Final = "model.safetensors"
@@ -37,7 +37,7 @@ def check(path: Path, *, ours: bool = True) -> None:
     """Raise `ModelError` with a line per fault. ours: see `faults`."""
     found = faults(path, ours=ours)
     if found:
-        raise ModelError("\n".join(found))
+        raise (ModelError if _holds_something(path) else MissingModelError)("\n".join(found))
 
 
 def faults(path: Path, *, ours: bool = True) -> list[str]:
@@ -47,6 +47,11 @@ def faults(path: Path, *, ours: bool = True) -> list[str]:
     if not path.is_dir():
         return [f"{path}: {_no_directory(path)}"]
     return [*_config_faults(path, ours=ours), *_tokenizer_faults(path), *_weight_faults(path)]
+
+
+def _holds_something(path: Path) -> bool:
+    """Where a disk is to be mounted, there is an empty directory before."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
 
 
 def _no_directory(path: Path) -> str:
@@ -177,7 +182,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
-        raise ModelError(f"{path}: missing; this is no complete Hugging Face model directory") from None
+        raise MissingModelError(
+            f"{path}: missing; this is no complete Hugging Face model directory"
+        ) from None
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from engine.pairing.pair import misfit
-from specd.errors import ModelError
+from specd.errors import MissingModelError, ModelError
 from specd.models import directory
 from specd.models.directory import read_config, tensor_shapes
 
@@ -45,7 +45,7 @@ class DraftFiles:
 def inspect(path: Path) -> DraftFiles:
     """What is in a directory. Raises `ModelError` where nothing that can draft is."""
     if not path.is_dir():
-        raise ModelError(f"{path}: there is no such directory")
+        raise MissingModelError(f"{path}: there is no such directory")
     read_config(path)
     files = sorted(path.glob("*.safetensors"))
     if not files:

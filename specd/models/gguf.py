@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from specd.errors import FetchError, ModelError
+from specd.errors import FetchError, MissingModelError, ModelError
 from specd.models import manifest
 from specd.models.building import empty_partial, finish, locked, quiet_environment
 from specd.models.cache import HashCache
@@ -59,7 +59,7 @@ def gguf_file(path: Path) -> Path | None:
             f"{found[0]}: is one part of a split GGUF: merge the parts first (llama-gguf-split --merge)"
         )
     if found and not found[0].exists():
-        raise ModelError(f"{found[0]}: there is no such file")
+        raise MissingModelError(f"{found[0]}: there is no such file")
     return found[0] if found else None
 
 

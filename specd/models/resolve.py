@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from specd.errors import ModelError
+from specd.errors import MissingModelError, ModelError
 from specd.local_paths import local_path
 from specd.models import directory, gguf, manifest
 from specd.models.cache import cache_dir
@@ -93,7 +93,7 @@ def _from_hub(name: str, *, download: bool) -> Path:
             f"{name}: neither a local directory nor a model on the hub (private ones need HF_TOKEN)"
         ) from None
     except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError):
-        raise ModelError(_unreachable(name, download=download)) from None
+        raise MissingModelError(_unreachable(name, download=download)) from None
 
 
 def _unreachable(name: str, *, download: bool) -> str:

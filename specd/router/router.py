@@ -41,7 +41,7 @@ def serve(loaded: Loaded, *, log_format: LogFormat = "text") -> int:
             runner.run(_run(loaded, notifier))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
-        return notifier.exit_of_a_refusal
+        return notifier.exit_of(error)
     return 0
 
 

@@ -184,14 +184,19 @@ def test_override_without_a_value_is_bad_usage(capsys: pytest.CaptureFixture[str
     assert "is not KEY=VALUE" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "route"])
 @pytest.mark.parametrize(("env", "code"), [({}, 2), ({"NOTIFY_SOCKET": "/run/x"}, 78)])
-def test_run_with_a_bad_config_exits_as_its_caller_wants(
-    env: Mapping[str, str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_bad_config_exits_as_whoever_starts_it_wants(
+    command: str,
+    env: Mapping[str, str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Test that a bad config exits 78 under systemd, so that the unit is not restarted, and 2 elsewhere."""
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert main(["run", "--set", "policy.k_maxx=1"]) == code
+    assert main([command, "--set", "policy.k_maxx=1"]) == code
     assert "did you mean policy.k_max?" in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """From start to end: signals, exit codes, crashes of the engine, and what systemd is told."""
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -283,3 +284,22 @@ def test_a_refusal_under_systemd_is_not_restarted(daemons, systemd):
     daemons.engine.behave(refuse="no")
     daemon = daemons.start(env={"NOTIFY_SOCKET": systemd.path})
     assert daemon.wait() == 78
+
+
+def test_what_may_pass_is_tried_again_by_systemd(daemons, systemd, tmp_path):
+    """Test that the exit code is 1 there, with a sentence, where an address is taken, memory is short, or the disk of
+    the model is not mounted yet.
+    """
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken, (tmp_path / "memory").open("w") as memory:
+        fcntl.flock(memory, fcntl.LOCK_EX)
+        daemons.engine.behave(alone=memory.name)
+        env = {"NOTIFY_SOCKET": systemd.path}
+        starts = {
+            "cannot listen": daemons.start(server=f'listen = "127.0.0.1:{taken.getsockname()[1]}"', env=env),
+            "memory holds one engine": daemons.start(env=env),
+            "config.json: missing": daemons.start(f'[model.target]\npath = "{mount}"', model=False, env=env),
+        }
+        for sentence, daemon in starts.items():
+            assert (daemon.wait(), sentence in daemon.log) == (1, True)
