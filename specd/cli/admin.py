@@ -13,6 +13,7 @@ from specd.errors import ConfigError, DaemonError, UserError
 from specd.http.keys import plain_key
 
 _PATIENCE: Final = 10.0
+_EDITED: Final = "If admin.{} was edited since it started: that takes a restart"
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104  not bound: mapped away
 
 
@@ -69,7 +70,7 @@ class Admin:
         except httpx2.TransportError as error:
             raise UserError(
                 f"no specd answers at {self._listen} ({error}): is it running?"
-                " Name its config with -c or its admin listener with --admin"
+                f" Name its config with -c or its admin listener with --admin. {_EDITED.format('listen')}"
             ) from None
         return self._checked(response)
 
@@ -86,7 +87,8 @@ class Admin:
     def _checked(self, response: httpx2.Response) -> Answer:
         if response.status_code in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
             raise UserError(
-                f"{self._listen} wants another bearer token: name the right file in admin.token_file"
+                f"{self._listen} wants another bearer token: name the right file in admin.token_file, or with"
+                f" --token-file. {_EDITED.format('token_file')}"
             )
         try:
             body = response.json()
@@ -134,7 +136,9 @@ def _endpoint(listen: str) -> tuple[str | None, str]:
     if listen.startswith("unix:"):
         path = listen.removeprefix("unix:")
         if not Path(path).is_socket():
-            raise UserError(f"there is no socket {path}: is specd running? Name its config with -c")
+            raise UserError(
+                f"there is no socket {path}: is specd running? Name its config with -c. {_EDITED.format('listen')}"
+            )
         return path, "http://specd"
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdecimal():

@@ -252,3 +252,20 @@ def test_nobody_listening_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     assert main(["reload", "--admin", address]) == 2
     assert f"no specd answers at {address}" in capsys.readouterr().err
+
+
+def test_an_edit_of_where_the_daemon_is_asked_takes_a_restart(
+    daemon: Daemon, tmp_path: Path, listen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Test that a reload that cannot be asked for, since the file names another address or token by now, says so."""
+    config, token = tmp_path / "specd.toml", tmp_path / "token"
+    token.write_text("new\n")
+    daemon.status = 401
+    for edited in (
+        f'listen = "{listen}"\ntoken_file = "{token}"',
+        'listen = "127.0.0.1:1"',
+        f'listen = "unix:{tmp_path}/admin.sock"',
+    ):
+        config.write_text(f"[admin]\n{edited}\n")
+        assert main(["reload", "--wait", "-c", str(config)]) == 2
+        assert "was edited since it started: that takes a restart" in capsys.readouterr().err
