@@ -7,7 +7,7 @@ from typing import NamedTuple
 from starlette.types import ASGIApp
 
 from specd.config.layers import Loaded
-from specd.config.schema import Config
+from specd.config.schema import Config, ServerSection
 from specd.config.target import TargetSection
 from specd.dashboard.dashboard import Dashboard
 from specd.doors import Doors
@@ -92,7 +92,7 @@ class Parts:
             *crash_routes(self.watchers.crashes),
             *observed_routes(self.watchers.observing),
         ]
-        allowed = host_rule(self._config().admin.listen)
+        allowed = host_rule(self._config().admin.listen, self._server)
         return admin_app(self.shown, self.watchers.alarm, pages, self.doors.tokens, allowed)
 
     def unready(self) -> str | None:
@@ -108,6 +108,9 @@ class Parts:
 
     def _config(self) -> Config:
         return self.reloader.config
+
+    def _server(self) -> ServerSection:
+        return self._config().server
 
     def _lines(self, config: Config) -> Lines:
         return Lines(

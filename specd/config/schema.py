@@ -45,7 +45,9 @@ class ServerSection(Section):
         "key is asked for, and only this machine may be listened to",
     )
     allowed_hosts: tuple[str, ...] = hot(
-        (), "without keys: Host headers that are taken beside those of this machine, such as a proxy's name"
+        (),
+        "Host headers that are taken beside those of this machine, such as a proxy's name: on the admin listener, and "
+        "for inference where no keys are asked for",
     )
     default_max_tokens: int = hot(1024, "max_tokens of a request that names none", ge=1)
     max_prompt_tokens: int | None = hot(None, "a longer prompt gets 400; unset: what the context holds", ge=1)

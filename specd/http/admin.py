@@ -25,7 +25,8 @@ from specd.telemetry.prometheus import CONTENT_TYPE
 _DEFAULT_LIMIT: Final = 100
 _LIMIT_DIGITS: Final = 9
 _MOST_BYTES: Final = 1 << 20
-_ADVICE: Final = "ask by the address that admin.listen names"
+ADVICE: Final = "ask by the address that admin.listen names, or list the name in server.allowed_hosts"
+"""To whoever asks under another name."""
 
 
 class Daemon(Protocol):
@@ -204,4 +205,4 @@ def admin_app(
     routes.append(Route("/admin/v1/config", api.set, methods=["PATCH"]))
     app = application([*routes, *AlertsApi(alarm).routes(), *pages])
     guarded = RequireKey(LimitBodies(app, _MOST_BYTES), keys, "/admin")
-    return RefuseForeignPages(guarded, allowed_host, prefix="/", advice=_ADVICE)
+    return RefuseForeignPages(guarded, allowed_host, prefix="/", advice=ADVICE)

@@ -92,16 +92,17 @@ def apart_from_pages(app: ASGIApp, server: Callable[[], ServerSection], keys: Ke
     listen = server().listen
     if keys.required or not is_local(listen):
         return app
-    at_home = host_rule(listen)
-    allowed = lambda host: at_home(host) or host in server().allowed_hosts  # noqa: E731
-    return RefuseForeignPages(app, allowed, prefix="/v1/", advice=_AS_LOCAL)
+    return RefuseForeignPages(app, host_rule(listen, server), prefix="/v1/", advice=_AS_LOCAL)
 
 
-def host_rule(listen: str) -> Callable[[str], bool]:
-    """Which Host headers the admin listener takes. Only one on loopback can know its own names."""
+def host_rule(listen: str, server: Callable[[], ServerSection]) -> Callable[[str], bool]:
+    """Which Host headers a listener takes. Only one on loopback can know its own names; server: the section in force,
+    which lists more.
+    """
     if listen.startswith("unix:") or not is_local(listen):
         return lambda _: True
-    return (_LOCAL | {_without_port(listen)}).__contains__
+    at_home = _LOCAL | {_without_port(listen)}
+    return lambda host: host in at_home or host in server().allowed_hosts
 
 
 def is_loopback(host: str) -> bool:

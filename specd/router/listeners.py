@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specd.config.schema import ServerSection
-from specd.http.admin import reconfigured
+from specd.http.admin import ADVICE, reconfigured
 from specd.http.admin_bodies import ReloadBody
 from specd.http.asgi import LimitBodies, application, json_response, on_loop, parsed
 from specd.http.errors import ApiError
@@ -55,8 +55,8 @@ def inference_app(
     return RequireKey(apart_from_pages(app, server, keys), keys, "/v1/")
 
 
-def admin_app(shown: Shown, tokens: Keys, listen: str) -> ASGIApp:
-    """As the daemon's: a token is asked for under /admin."""
+def admin_app(shown: Shown, tokens: Keys, listen: str, server: Callable[[], ServerSection]) -> ASGIApp:
+    """As the daemon's: a token is asked for under /admin. server: the section in force."""
 
     async def reload(request: Request) -> Response:
         wanted = parsed(await request.body() or b"{}", ReloadBody)
@@ -70,6 +70,4 @@ def admin_app(shown: Shown, tokens: Keys, listen: str) -> ASGIApp:
         ]
     )
     guarded = RequireKey(LimitBodies(app, _MOST_BYTES), tokens, "/admin")
-    return RefuseForeignPages(
-        guarded, host_rule(listen), prefix="/", advice="ask by the address that admin.listen names"
-    )
+    return RefuseForeignPages(guarded, host_rule(listen, server), prefix="/", advice=ADVICE)

@@ -12,7 +12,7 @@ import uvloop
 
 from specd.cli.tree import own_version
 from specd.config.layers import Loaded
-from specd.config.schema import Config
+from specd.config.schema import Config, ServerSection
 from specd.doors import Doors
 from specd.errors import UserError
 from specd.http.guard import exposed
@@ -103,8 +103,10 @@ class Router:
         self._life.heed_signals(self._reloads.by_signal)
         keys = self._doors.keys
         proxy = Proxy(self._instances, self._traffic, self._config, keyed=keys.required)
-        self._doors.open(inference, inference_app(proxy, keys, lambda: self._config().server, self._unready))
-        self._doors.open(admin, admin_app(self, self._doors.tokens, self._config().admin.listen))
+        self._doors.open(inference, inference_app(proxy, keys, self._server, self._unready))
+        self._doors.open(
+            admin, admin_app(self, self._doors.tokens, self._config().admin.listen, self._server)
+        )
         self._doors.follow_keys()
         spawn(self._instances.watch())
         spawn(watch(self._reloader, self._reloads.reload))
@@ -145,6 +147,9 @@ class Router:
 
     def _config(self) -> Config:
         return self._reloader.config
+
+    def _server(self) -> ServerSection:
+        return self._config().server
 
     def _unready(self) -> str | None:
         return "the router is shutting down" if self._life.ending else self._instances.unready()

@@ -35,8 +35,9 @@ def test_what_is_open_to_others_needs_keys(listen, local, tmp_path):
 
 
 def test_which_names_a_listener_answers_to():
-    """Test that one on loopback knows its own, and others take any."""
-    assert host_rule("127.0.0.2:1")("127.0.0.2")
-    assert not host_rule("127.0.0.2:1")("evil.example")
-    assert host_rule("10.0.0.1:1")("evil.example")
-    assert host_rule("unix:/x")("specd")
+    """Test that one on loopback knows its own and those that are listed, and others take any."""
+    server = lambda: ServerSection(allowed_hosts=("llm.example",))  # noqa: E731
+    at_home = host_rule("127.0.0.2:1", server)
+    assert [at_home(name) for name in ("127.0.0.2", "llm.example", "evil.example")] == [True, True, False]
+    assert host_rule("10.0.0.1:1", server)("evil.example")
+    assert host_rule("unix:/x", server)("specd")

@@ -15,7 +15,7 @@ from tests.daemon.daemon_process import DaemonProcess, wait_until
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
-    yield daemons.start().ready()
+    yield daemons.start(server='allowed_hosts = ["specd.example"]').ready()
     daemons.close()
 
 
@@ -114,12 +114,13 @@ def test_alerts_can_be_asked_for(daemon):
     [
         ({}, 200),
         ({"Host": "localhost:1"}, 200),
+        ({"Host": "specd.example", "Origin": "https://specd.example"}, 200),
         ({"Host": "rebound.example:8001"}, 403),
         ({"Origin": "http://evil.example"}, 403),
     ],
 )
 def test_foreign_pages_are_kept_out(daemon, headers, status):
-    """Test that a browser's page under another name or of another origin gets nowhere."""
+    """Test that a browser's page under another name, unless that is listed, or of another origin gets nowhere."""
     assert httpx2.get(daemon.admin + "/admin/v1/status", headers=headers).status_code == status
 
 
