@@ -56,6 +56,8 @@ class Daemon:
         self._config = dict(config)
         self.log = folder / "log"
         self.http = httpx2.AsyncClient(timeout=httpx2.Timeout(120.0))
+        self.alive_after = self.ready_after = 0.0
+        """Seconds from the start of its process to the first good answer of /health, and of /ready."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -111,12 +113,16 @@ class Daemon:
         config = str(self.folder / "specd.toml")
         command = [sys.executable, "-c", _SERVE, self._cpu, self._looks, config, *self._engine]
         environment = os.environ | {"SPECD_STATE_DIR": str(self._state)}
+        began = time.monotonic()
         with self.log.open("w") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdout=log, stderr=log, env=environment
             )
         try:
-            await self._until_ready()
+            await self._until("/health")
+            self.alive_after = time.monotonic() - began
+            await self._until("/ready")
+            self.ready_after = time.monotonic() - began
         except BaseException:
             await self.__aexit__()
             raise
@@ -133,15 +139,15 @@ class Daemon:
             self._process.kill()
             await self._process.wait()
 
-    async def _until_ready(self) -> None:
+    async def _until(self, path: str) -> None:
         end = time.monotonic() + _READY_SECONDS
-        while not await self._ready():
+        while not await self._is_well(path):
             assert self.exit_code is None, f"the daemon ended: {self.log.read_text()[-2000:]}"
-            assert time.monotonic() < end, "the daemon did not get ready"
-            await asyncio.sleep(0.05)
+            assert time.monotonic() < end, f"{path} was not answered well"
+            await asyncio.sleep(0.02)
 
-    async def _ready(self) -> bool:
+    async def _is_well(self, path: str) -> bool:
         try:
-            return (await self.http.get(f"{self.url}/ready")).status_code == httpx2.codes.OK
+            return (await self.http.get(self.url + path)).status_code == httpx2.codes.OK
         except httpx2.TransportError:
             return False

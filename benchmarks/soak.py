@@ -4,7 +4,9 @@ A real daemon serves the demo model to clients with requests of every sort, of w
 config is reloaded, well and badly and for a minute ten times a second, its target replaced, and its engine killed or
 stopped. Bounds, of which one that is not kept makes this exit 1:
 
+  /health is answered two seconds after the start, while the model loads
   every request is answered, refused in OpenAI's shape, or ended with an error event
+  the storm of reloads drops no request, and leaves config and engine as they were
   the daemon's resident memory stays within 5 % of what it is after five minutes, as long as one target is there
   when nobody asks for anything it comes to rest
   at rest no more files are open than were at rest after five minutes, and no KV block is in use
@@ -20,7 +22,8 @@ import asyncio
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +33,7 @@ from benchmarks.running import Daemon
 from benchmarks.soak_clients import Clients, Outcome, Tally
 from benchmarks.soak_page import page, plot
 from benchmarks.soak_trouble import Trouble
-from benchmarks.soak_watch import Rest, Watcher, at_rest
+from benchmarks.soak_watch import Rest, Watcher, at_rest, calm
 from specd.models.cache import cache_dir
 from specd.models.resolve import demo_directory
 
@@ -39,6 +42,9 @@ _SETTLED: Final = 300.0
 """Seconds after which memory is to stay as it is; of a shorter run a third."""
 _STORM: Final = 60.0
 _MEMORY_BOUND: Final = 0.05
+_ALIVE_BOUND: Final = 2.0
+_EXPECTED: Final = frozenset({"queue_full", "invalid_value"})
+"""Codes of refusals that clients provoke: more requests than there are places, and bodies that are wrong."""
 _BAD_LINES: Final = re.compile(
     r"Traceback \(most recent|never retrieved|Exception in callback|was destroyed but"
 )
@@ -83,6 +89,7 @@ class Parts:
     """What takes part."""
 
     daemon: Daemon
+    tally: Tally
     clients: Clients
     trouble: Trouble
     watcher: Watcher
@@ -95,10 +102,19 @@ class Parts:
         self.trouble.begin()
         await asyncio.sleep(seconds - storm)
         await self.trouble.cease()
+        await calm(self.daemon, self.trouble.struck)
+        before = Counter(self.tally.codes)
         await self.trouble.storm(storm)
         memory = self.watcher.memory()
         await self.clients.rest()
+        self.trouble.dropped.update(dropped(before, self.tally.codes))
         return memory, await at_rest(self.daemon, name)
+
+
+def dropped(before: Mapping[str, int], after: Mapping[str, int]) -> Counter[str]:
+    """Errors by code that came between, while nobody touched the engine, and that no client has to blame itself for."""
+    new = Counter(after) - Counter(before)
+    return Counter({code: count for code, count in new.items() if code not in _EXPECTED})
 
 
 async def run(asked: Asked, folder: Path) -> dict[str, Any]:
@@ -108,7 +124,7 @@ async def run(asked: Asked, folder: Path) -> dict[str, Any]:
         tally, trouble = Tally(), Trouble(daemon, asked.seed, every=asked.every)
         clients = Clients(daemon, tally, asked.clients, asked.seed, plain=asked.null)
         watcher = Watcher(daemon, tally, trouble)
-        parts = Parts(daemon, clients, trouble, watcher)
+        parts = Parts(daemon, tally, clients, trouble, watcher)
         try:
             first, settled = await parts.load(asked.settled, "settled")
             at = watcher.seconds
@@ -126,6 +142,8 @@ async def run(asked: Asked, folder: Path) -> dict[str, Any]:
         "outcomes": dict(tally.outcomes),
         "codes": dict(tally.codes),
         "unanswered": tally.unanswered,
+        "alive_after": daemon.alive_after,
+        "ready_after": daemon.ready_after,
         "trouble": dict(trouble.counts),
         "refusals": dict(trouble.refusals),
         "broken": trouble.broken,
@@ -173,16 +191,23 @@ def _engine(asked: Asked, folder: Path) -> Sequence[str]:
 
 def _bounds(tally: Tally, trouble: Trouble, daemon: Daemon) -> list[Bound]:
     without, answered = tally.outcomes[Outcome.UNANSWERED], tally.outcomes[Outcome.ANSWERED]
+    lost = ", ".join(f"{count} {code}" for code, count in sorted(trouble.dropped.items()))
     bad = [line for line in daemon.log.read_text(errors="replace").splitlines() if _BAD_LINES.search(line)]
     return [
+        (
+            f"/health is answered in under {_ALIVE_BOUND:g} s",
+            daemon.alive_after < _ALIVE_BOUND,
+            f"after {daemon.alive_after:.2f} s; ready after {daemon.ready_after:.1f} s",
+        ),
         (
             "no request without an answer",
             not without and answered > 0,
             f"{without} of {tally.outcomes.total():,}",
         ),
+        ("the storm of reloads drops no request", not trouble.dropped, lost or "none"),
         ("no unhandled exception in the log", not bad, f"{len(bad)}"),
         (
-            "reloads and updates are answered as they should be",
+            "reloads and updates are answered as they should be, and change nothing else",
             not trouble.broken,
             f"{len(trouble.broken)} not",
         ),

@@ -38,6 +38,10 @@ class Trouble:
         """Why the target was not changed, in the daemon's words."""
         self.broken: list[str] = []
         """Where the daemon did not do as it should have."""
+        self.struck: int | None = None
+        """The engine that was killed or stopped last."""
+        self.dropped: Counter[str] = Counter()
+        """Requests that ended in errors while nothing but reloads went on, by code."""
         self._daemon = daemon
         self._chance = Random(seed)  # noqa: S311
         self._every = every
@@ -58,7 +62,8 @@ class Trouble:
         await self._reload_at_first()
 
     async def storm(self, seconds: float) -> None:
-        """A reload every tenth of a second, every third of which is to be refused."""
+        """A reload every tenth of a second, every third of which is to be refused. In the end all is as it was."""
+        before = await self._standing()
         end = time.monotonic() + seconds
         number = 0
         while time.monotonic() < end:
@@ -71,11 +76,14 @@ class Trouble:
             answer = await self._daemon.admin("POST", "/admin/v1/reload")
             if number % 3:
                 self._expect(answer, httpx2.codes.OK)
+                self._expect_changed(answer, "policy.k_max")
             else:
                 self._expect(answer, httpx2.codes.UNPROCESSABLE_ENTITY, httpx2.codes.CONFLICT)
             self.counts["reloads"] += 1
             await pause
         await self._reload_at_first()
+        if (after := await self._standing()) != before:
+            self.broken.append(f"a storm of reloads has changed {before} to {after}")
 
     async def reload(self) -> None:
         """One of any sort, by any way. What is left to the watch is to be seen within seconds, or overtaken."""
@@ -106,6 +114,7 @@ class Trouble:
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, how)
+                self.struck = pid
             self._note("engine killed" if how is signal.SIGKILL else "engine stopped")
 
     async def update(self) -> None:
@@ -130,6 +139,11 @@ class Trouble:
             self._note("change refused")
             self.refusals[answer.json()["error"]["message"]] += 1
 
+    async def _standing(self) -> tuple[Any, Any]:
+        """The config in force, and the engine."""
+        config, engine = await self._daemon.admin("GET", "/admin/v1/config"), await self._daemon.status()
+        return config.json(), engine["engine"]["pid"]
+
     async def _reload_at_first(self) -> None:
         self._daemon.write({})
         self._expect(await self._daemon.admin("POST", "/admin/v1/reload"), httpx2.codes.OK)
@@ -141,6 +155,12 @@ class Trouble:
                 await do()
             except httpx2.TransportError as error:
                 self.broken.append(f"{do.__name__}: {type(error).__name__}: {error}")
+
+    def _expect_changed(self, answer: httpx2.Response, key: str) -> None:
+        """This key, or nothing."""
+        others = [one for one in answer.json().get("changes", ()) if one["key"] != key]
+        if others:
+            self.broken.append(f"a reload changed {others}")
 
     def _note(self, what: str) -> None:
         self.counts[what] += 1

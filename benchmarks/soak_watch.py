@@ -171,6 +171,16 @@ async def at_rest(daemon: Daemon, name: str) -> Rest:
     )
 
 
+async def calm(daemon: Daemon, struck: int | None) -> None:
+    """Once the engine that was struck last has another in its place, and no earlier target is kept."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        status, target = await daemon.status(), (await daemon.admin("GET", "/admin/v1/target")).json()
+        if status["ready"] and status["engine"]["pid"] != struck and not _changing(target):
+            return
+        await asyncio.sleep(0.5)
+
+
 async def _awaited(daemon: Daemon) -> Iterator[str]:
     """What goes on, in words."""
     status, target = await daemon.status(), (await daemon.admin("GET", "/admin/v1/target")).json()

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from benchmarks.inside import look
-from benchmarks.soak import _leaks
+from benchmarks.soak import _leaks, dropped
 from benchmarks.soak_clients import Outcome, _streamed, _whole, bodies
 from benchmarks.soak_watch import Rest, mapped, open_files, sampled
 from tests.daemon.conftest import until
@@ -65,6 +65,16 @@ def test_growth_and_leaks_are_told() -> None:
     assert "1 more of pipe" in _leaks(100.0, rest, 100.0, more)[2][2]
     assert held(100.0, rest, 100.0, replace(rest, blocks_used=1)) == [True, True, True, False]
     assert held(100.0, rest, 100.0, replace(rest, blocks_missing=1)) == [True, True, True, False]
+
+
+def test_requests_that_a_storm_drops_are_told() -> None:
+    """Test that what came before does not count, nor what clients provoke, and that all else does."""
+    before = {"engine_restarted": 3, "queue_full": 1}
+    assert not dropped(before, {**before, "queue_full": 9, "invalid_value": 2})
+    assert dropped(before, {**before, "engine_restarted": 5, "shutting_down": 1}) == {
+        "engine_restarted": 2,
+        "shutting_down": 1,
+    }
 
 
 def test_a_process_is_seen_as_it_is() -> None:
