@@ -31,6 +31,12 @@ def test_whatever_comes_is_answered_as_the_document_says(case, daemon):
     case.call_and_validate(base_url=daemon.url, excluded_checks=SEMANTIC)
 
 
+def test_no_fault_was_logged(daemon):
+    """Test that all of the above left no traceback, and a daemon that serves."""
+    assert "Traceback" not in daemon.log
+    assert daemon.status()["ready"]
+
+
 def test_the_document_is_served(daemon):
     """Test that what the bodies above were made from is what clients get, without a key."""
     served = daemon.get("/openapi.json").json()
