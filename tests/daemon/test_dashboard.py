@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.daemon.browser import chromium, needs_chromium, opened, screenshot
 from tests.daemon.conftest import Daemons
-from tests.daemon.daemon_process import DaemonProcess, wait_until
+from tests.daemon.daemon_process import DEADLINE, DaemonProcess, wait_until
 
 pytestmark = needs_chromium
 
@@ -285,3 +285,25 @@ def test_a_daemon_that_goes_is_told_from_one_that_is_back(browser, daemons):
         again = daemons.start("[policy]\nk_max = 2\n", admin=listen).ready()
         expect(notice).to_be_hidden()
         expect(page.locator("#config-hash")).to_have_text(again.status()["config"]["hash"])
+
+
+def test_an_update_is_marked_in_the_curves(browser, daemon):
+    """Test that an update of the target stands in the curves of acceptance and of the hour, and in the words beside
+    them, once there is a point of the hour to draw.
+    """
+    patience = 1000 * DEADLINE
+    served = daemon.get("/admin/v1/target").json()["current"]["path"]
+    with opened(browser, daemon.admin) as page:
+        page.locator("main").wait_for()
+        expect(page.locator("path.mark.target_update")).to_have_count(0)
+        update = {"path": served, "revision": "next"}
+        assert (
+            httpx2.post(f"{daemon.admin}/admin/v1/target", json=update, timeout=DEADLINE).status_code == 200
+        )
+        work(daemon)
+        mark = page.locator("#acceptance path.mark.target_update").first
+        expect(mark).to_be_attached(timeout=patience)
+        expect(mark).to_contain_text("target update at")
+        expect(page.locator("#throughput-chart path.mark.target_update")).to_have_count(1, timeout=patience)
+        expect(page.locator("#throughput-chart figcaption")).to_contain_text("target update at")
+        screenshot(page, "updated")
