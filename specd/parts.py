@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
+from engine.classes import ClassNames
 from specd.config.layers import Loaded
 from specd.config.schema import Config, ServerSection
 from specd.config.target import TargetSection
@@ -14,7 +15,6 @@ from specd.doors import Doors
 from specd.engineless import NO_ENGINE, engineless
 from specd.http.admin import admin_app
 from specd.http.app import inference_app
-from specd.http.classes import ClassNames
 from specd.http.crashes import crash_routes
 from specd.http.generate import Service
 from specd.http.guard import host_rule

@@ -11,14 +11,14 @@ ahead     drafts that cost a pass of a model a level, and all those of vLLM's as
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from engine.api import FinishReason, Foreign, Output, Round
-from engine.tally import Tally
-from policies.base import Decision, Drafting, LoadView, Observation, Option, Reason, RequestView, StepSeen
+from engine.api import Round
+from engine.classes import MOST, ClassNames
+from engine.vllm.running import Running, Text
+from policies.base import Decision, Drafting, LoadView, Observation, Option, RequestView, StepSeen
 from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
@@ -36,21 +36,6 @@ _LOOKUP: Final = DraftCost(
     level=0.01, fixed=0.04, node=0.01
 )  # in plain steps: what verifying costs beside the rows
 _MODEL: Final = DraftCost(level=0.15, fixed=0.05)
-
-_UNDECIDED: Final = Decision(0, Reason.NO_OFFER, "its first draft is not made yet")
-
-
-class Running(Protocol):
-    """What is read of a vLLM request. `spec_token_ids`, its draft, is cut."""
-
-    request_id: str
-    max_tokens: int
-    num_tokens: int
-    num_prompt_tokens: int
-    num_output_tokens: int
-    num_computed_tokens: int
-    spec_token_ids: list[int]
-    sampling_params: Any
 
 
 class Drafter(NamedTuple):
@@ -80,53 +65,6 @@ class Drafter(NamedTuple):
     def at_least(self, k: int) -> int:
         """The least step k that covers a draft of so many tokens."""
         return next((length for length in self.lengths if length >= k), self.most)
-
-
-@dataclass(slots=True)
-class Text:
-    """What is known of a running request."""
-
-    request: Running
-    key: str  # vLLM's id
-    name: str  # what others call it
-    hosted: bool  # it was sent by our own engine process, which sees to its end
-    traffic_class: str
-    tenant: str
-    speculate: bool
-    fixed_k: int | None
-    proposer: str | None  # nobody else is to draft for it
-    tally: Tally = field(default_factory=Tally)
-    run: int = 0  # see _RUNS
-    ahead: Decision = _UNDECIDED  # for the draft that is made in the step that runs
-
-    @classmethod
-    def of(cls, request: Running) -> "Text":
-        """As its sender wants it, by `extra_args` (over HTTP `vllm_xargs`). What makes no sense there is left out."""
-        parameters = request.sampling_params
-        asked: Mapping[str, Any] = getattr(parameters, "extra_args", None) or {}
-        k = asked.get("specd_k")
-        return cls(
-            request=request,
-            key=request.request_id,
-            name=str(asked.get("specd_id", request.request_id)),
-            hosted="specd_id" in asked,
-            traffic_class=str(asked.get("specd_class", "default")),
-            tenant=str(asked.get("specd_tenant", "default")),
-            speculate=asked.get("specd_speculate", "auto") != "off",
-            fixed_k=max(int(k), 0) if isinstance(k, int | float) else None,
-            proposer=asked.get("specd_proposer"),
-        )
-
-    def ended(self, finish: FinishReason) -> Output:
-        """For those who did not send it: that it has ended, and what became of its drafts."""
-        temperature = float(getattr(self.request.sampling_params, "temperature", 0.0))
-        return Output(
-            id=self.name,
-            tokens=[],
-            finish=finish,
-            report=self.tally.report(self.request.num_prompt_tokens, self.request.num_output_tokens),
-            foreign=Foreign(self.traffic_class, self.tenant, temperature),
-        )
 
 
 class Plan(NamedTuple):
@@ -179,6 +117,7 @@ class Steering(ABC):
         """Steps that were decided."""
         self._longest = longest
         self._texts: dict[str, Text] = {}
+        self._classes = ClassNames(MOST + 1)  # those that the daemon lets in, and its canary
         self._measured = False
 
     @staticmethod
@@ -204,6 +143,7 @@ class Steering(ABC):
         found = self._texts.get(request.request_id)
         if found is None:
             found = self._texts[request.request_id] = Text.of(request)
+            found.traffic_class = self._classes.known(found.traffic_class)
         return found
 
     def forget(self, key: str) -> Text | None:

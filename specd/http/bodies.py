@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from engine.classes import LONGEST, PATTERN
 from specd.http.fields import Bias, Body, Prompt, Stops, TokenId, fault
 from specd.http.messages import AnyToolChoice, Message, Tool, ToolChoice
 from specd.http.structured import Structured
@@ -31,7 +32,7 @@ class SpecdExtension(Body):
 
     speculate: Literal["auto", "off"] = "auto"
     k: int | None = Field(None, ge=0, le=16)
-    traffic_class: str = Field("default", alias="class", pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)
+    traffic_class: str = Field("default", alias="class", pattern=PATTERN, max_length=LONGEST)
     report: bool = False
     timeout: float | None = Field(None, gt=0, le=86400)
 

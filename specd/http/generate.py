@@ -9,13 +9,13 @@ from typing import Generic, Protocol
 from starlette.types import Scope, Send
 
 from engine.api import Request
+from engine.classes import ClassNames
 from specd.admission.turnstile import Ticket, Turnstile
 from specd.config.schema import Config
 from specd.flights import RECALLED, Flight, UnservedError
 from specd.http import shapes
 from specd.http.answer import Answer, Asked
 from specd.http.bodies import Generation
-from specd.http.classes import ClassNames
 from specd.http.deadline import Deadline
 from specd.http.encode import Prompt
 from specd.http.errors import ApiError

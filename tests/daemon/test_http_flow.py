@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import httpx2
 import pytest
 
+from engine.classes import ClassNames
 from specd.admission.turnstile import Turnstile
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.http.bodies import CompletionBody
-from specd.http.classes import ClassNames
 from specd.http.encode import encode_completion
 from specd.http.generate import GenerateEndpoint, Service
 from specd.http.shapes import CompletionShape

@@ -1,5 +1,6 @@
 """Our policy on vLLM's scheduler, without vLLM: what is chosen, cut, learned and reported."""
 
+import math
 from statistics import mean
 from types import SimpleNamespace
 
@@ -101,6 +102,58 @@ def test_what_a_request_asks_for_in_its_extra_arguments_is_kept_to():
     assert {(one.drafted, one.reason) for one in by_name["off"]} == {(0, Reason.REQUEST_OFF)}
     assert {one.drafted for one in by_name["other"]} == {0}
     assert mean(one.drafted for one in by_name["free"]) > 3.0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"specd_k": math.inf},
+        {"specd_k": math.nan},
+        {"specd_k": -math.inf},
+        {"specd_k": 2.5},
+        {"specd_k": [1]},
+        {"specd_k": "2"},
+        {"specd_proposer": ["ngram"]},
+        {"specd_speculate": ["off"]},
+        {"specd_class": 10**5000},
+        {"specd_class": "of\nlines"},
+        {"specd_class": "x" * 65},
+        {"specd_tenant": ["a"], "specd_id": 10**5000},
+    ],
+)
+def test_what_makes_no_sense_in_extra_arguments_is_as_if_it_were_not_there(method, asked):
+    """Test that no request can end vLLM by what it asks for: all that JSON can hold goes through whole steps, and the
+    request is drafted for, named and classed as one that asked for nothing.
+    """
+    odd = FakeRequest("odd", 0.9, sampling_params=SimpleNamespace(extra_args=asked))
+    scheduler = FakeScheduler([odd], method=method, costs=_FLAT)
+    rounds = [one for report in _steps(scheduler, 60) for one in report.rounds]
+    assert {(one.request, one.traffic_class) for one in rounds} == {("odd", "default")}
+    assert mean(one.drafted for one in rounds[20:]) > 3.0
+    scheduler.end(odd)
+    scheduler.step()
+    (end,) = scheduler.link.reports[-1].outputs
+    assert end.foreign.tenant == "default"
+
+
+def test_a_length_beyond_any_is_the_longest():
+    """Test that a number of more digits than can be printed is one that is too large, and no more."""
+    endless = FakeRequest("a", 0.9, sampling_params=SimpleNamespace(extra_args={"specd_k": 10**5000}))
+    scheduler = FakeScheduler([endless], costs=_FLAT)
+    assert {one.k for report in _steps(scheduler, 10)[2:] for one in report.rounds} == {8}
+
+
+def test_classes_are_kept_few():
+    """Test that names which a client makes up, one a request, end as "other", and those before them stay."""
+    requests = [
+        FakeRequest(f"r{i}", 0.5, sampling_params=SimpleNamespace(extra_args={"specd_class": f"c{i}"}))
+        for i in range(100)
+    ]
+    scheduler = FakeScheduler(requests)
+    classes = {one.request: one.traffic_class for one in _steps(scheduler, 3)[-1].rounds}
+    assert len(set(classes.values())) <= 65
+    assert (classes["r0"], classes["r99"]) == ("c0", "other")
 
 
 @pytest.mark.parametrize("method", ["ngram", "eagle"])

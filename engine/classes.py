@@ -3,12 +3,15 @@
 from typing import Final
 
 OTHER: Final = "other"
+PATTERN: Final = r"^[A-Za-z0-9_.-]+$"
+LONGEST: Final = 64
+MOST: Final = 64
 
 
 class ClassNames:
     """The first `limit` names that come, and "other" for the rest."""
 
-    def __init__(self, limit: int = 64) -> None:
+    def __init__(self, limit: int = MOST) -> None:
         self._limit = limit
         self._names = {"default", OTHER}
 
