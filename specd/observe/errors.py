@@ -7,3 +7,8 @@ class ObserveError(Exception):
 
 class RefusedError(ObserveError):
     """It answered that it will not do what was asked of it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        """status: of HTTP, 400 to 499."""
+        super().__init__(message)
+        self.status = status

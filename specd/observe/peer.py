@@ -89,8 +89,9 @@ def _authorization(section: ObserveSection) -> dict[str, str]:
 
 def _object(url: str, status: int, text: str) -> dict[str, Any]:
     if status != httpx2.codes.OK:
-        kind = RefusedError if httpx2.codes.is_client_error(status) else ObserveError
-        raise kind(f"{url} answers {status}: {_shown(text)}")
+        message = f"{url} answers {status}: {_shown(text)}"
+        refused = httpx2.codes.is_client_error(status)
+        raise RefusedError(message, status) if refused else ObserveError(message)
     try:
         found = _decode(text)
     except msgspec.DecodeError:

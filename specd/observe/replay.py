@@ -30,6 +30,8 @@ _SECONDS: Final = 120.0
 
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
+_NO_CHATS: Final = frozenset({400, 404, 405, 422})
+"""Statuses of an engine that has no chats, or none with this model. Others are of the moment, or of the key."""
 
 Looker = Callable[[], Awaitable[Counters | None]]
 
@@ -51,9 +53,10 @@ class Question(NamedTuple):
     prompts: Sequence[str]
     tokens: int
 
-    def digest(self, path: str) -> str:
-        """Of what decides the answers. path: where they are had."""
-        return hashlib.sha256(repr((tuple(self.prompts), self.tokens, path)).encode()).hexdigest()[:12]
+    @property
+    def digest(self) -> str:
+        """Of what is asked. Where it is asked is the target's doing: another one may have no chat template."""
+        return hashlib.sha256(repr((tuple(self.prompts), self.tokens)).encode()).hexdigest()[:12]
 
 
 class Asker:
@@ -72,14 +75,15 @@ class Asker:
         await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311  other observers were waiting for the same moment
         await self._choose_path()
         found = [await self._ask(prompt) for prompt in self._question.prompts]
-        asked = self._question.digest(self._path)
-        return Replay(asked, [answer for answer, _ in found], [drafts for _, drafts in found])
+        return Replay(self._question.digest, [answer for answer, _ in found], [drafts for _, drafts in found])
 
     async def _choose_path(self) -> None:
         """A model without a chat template refuses chats. What is answered here is not looked at."""
         try:
             await self._post(self._question.prompts[0])
-        except RefusedError:
+        except RefusedError as refused:
+            if refused.status not in _NO_CHATS:
+                raise
             self._path = _COMPLETIONS
 
     async def _ask(self, prompt: str) -> tuple[Answer | None, Told | None]:

@@ -31,6 +31,8 @@ class ObservedEngine(OpenAIServer):
     """"down", "html", "slow" or "garbage", for metrics."""
     chats: bool = True
     """Whether its model has a chat template."""
+    refuses: int | None = None
+    """The status with which it answers whatever is asked."""
     breaks_after: float = float("inf")
     """So many questions."""
     crowd: int = 0
@@ -126,6 +128,8 @@ class ObservedEngine(OpenAIServer):
     async def complete(self, request):
         body = await request.json()
         self.bodies.append(body)
+        if self.refuses is not None:
+            return JSONResponse({"error": {"message": "Not now."}}, self.refuses)
         if "messages" in body and not self.chats:
             return JSONResponse({"error": {"message": "There is no chat template."}}, 400)
         if len(self.bodies) > self.breaks_after:

@@ -322,6 +322,37 @@ async def test_a_model_without_a_chat_template_is_asked_to_complete(tmp_path) ->
             assert [body.get("prompt") for body in server.bodies[1:3]] == ["question 0", "question 1"]
 
 
+@pytest.mark.parametrize("chats", [True, False])
+async def test_a_swap_between_models_with_and_without_a_chat_template_is_noticed(tmp_path, chats) -> None:
+    """Test that answers which are had in another way are compared with the known ones, and do not replace them."""
+    with served(chats=chats) as server:
+        async with Rig(tmp_path, server) as rig:
+            await known(rig)
+            first = rig.observer.target.known.first
+            server.restart(target="two", chats=not chats)
+            await rig.look()
+            await rig.observer.replay()
+            assert rig.observer.target.same is Same.NO
+            assert rig.observer.target.known.first == first
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 429])
+async def test_an_engine_that_lets_nobody_in_for_now_is_not_asked_in_another_way(tmp_path, status) -> None:
+    """Test that such a replay says why it failed, asks nothing more, and leaves what is known as it is."""
+    with served() as server:
+        async with Rig(tmp_path, server) as rig:
+            await known(rig)
+            first, asked = rig.observer.target.known.first, len(server.bodies)
+            server.refuses = status
+            with pytest.raises(ObserveError, match=f"answers {status}"):
+                await rig.observer.replay()
+            assert len(server.bodies) == asked + 1
+            server.refuses = None
+            await rig.observer.replay()
+            assert rig.observer.target.same is Same.YES
+            assert rig.observer.target.known.first == first
+
+
 async def test_an_engine_that_breaks_in_the_middle_of_a_replay_is_no_other_target(tmp_path) -> None:
     with served() as server:
         async with Rig(tmp_path, server) as rig:
