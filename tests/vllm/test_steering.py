@@ -127,14 +127,14 @@ def test_what_makes_no_sense_in_extra_arguments_is_as_if_it_were_not_there(metho
     request is drafted for, named and classed as one that asked for nothing.
     """
     odd = FakeRequest("odd", 0.9, sampling_params=SimpleNamespace(extra_args=asked))
-    scheduler = FakeScheduler([odd], method=method, costs=_FLAT)
-    rounds = [one for report in _steps(scheduler, 60) for one in report.rounds]
-    assert {(one.request, one.traffic_class) for one in rounds} == {("odd", "default")}
-    assert mean(one.drafted for one in rounds[20:]) > 3.0
+    scheduler = FakeScheduler([odd, FakeRequest("other", 0.9)], method=method, costs=_FLAT)
+    reports = _steps(scheduler, 80)
+    rounds = [one for report in reports for one in report.rounds]
+    assert {(one.request, one.traffic_class) for one in rounds} == {("odd", "default"), ("other", "default")}
+    assert _drafted(reports[40:], "odd") > 3.0
     scheduler.end(odd)
-    scheduler.step()
-    (end,) = scheduler.link.reports[-1].outputs
-    assert end.foreign.tenant == "default"
+    (end,) = scheduler.step().outputs
+    assert (end.id, end.foreign.tenant) == ("odd", "default")
 
 
 def test_a_length_beyond_any_is_the_longest():
