@@ -25,6 +25,9 @@ _OURS: Final[Mapping[str, str]] = {
 }
 """vLLM's options that specd sets, and by which key it is asked for them."""
 
+FIXED: Final = frozenset({"suffix", "medusa", "custom_class"})
+"""Methods of vLLM that draft as far as was configured, whatever the step says."""
+
 _AUTO_FIT: Final = -1  # the longest context that the KV memory holds, no longer than the model's
 _SPARE_ROWS: Final = 64  # of prompts, in a step in which all that may run decode with the longest drafts
 
@@ -67,7 +70,7 @@ def engine_arguments(launch: Launch) -> dict[str, Any]:
         "kv_cache_memory_bytes": launch.kv_bytes,
         "scheduler_cls": ASYNCHRONOUS if launch.vllm_options.get("async_scheduling") else SCHEDULER,
         "async_scheduling": False,
-        "speculative_config": speculative(launch.draft, launch.policy.k_max),
+        "speculative_config": _speculative_config(launch),
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         "disable_log_stats": True,
         "enforce_eager": launch.device == "cuda" and not launch.cuda_graphs,
@@ -96,6 +99,33 @@ def environment(launch: Launch, socket: Path, variable: str) -> dict[str, str]:
     if launch.threads:
         found["OMP_NUM_THREADS"] = str(launch.threads)
     return found
+
+
+def _speculative_config(launch: Launch) -> dict[str, Any] | None:
+    """With every length that the policy may choose where vLLM captures graphs for those alone that it was told of."""
+    found = speculative(launch.draft, launch.policy.k_max)
+    if found is None or found["method"] in FIXED or not _captures(launch):
+        return found
+    return found | {"num_speculative_tokens_per_batch_size": lengths(launch.policy.k_max, launch.max_running)}
+
+
+def lengths(most: int, requests: int) -> list[list[int]]:
+    """vLLM's table of [least requests, most requests, tokens of a draft], as ours names them all: it says nothing else,
+    since our scheduler chooses. One request more takes the next shorter length; where so many cannot run, those that
+    are named are spread from `most` to none.
+    """
+    named = min(most + 1, requests)
+    found = [[at + 1, at + 1, round(most * (1 - at / max(named - 1, 1)))] for at in range(named)]
+    found[-1][1] = requests
+    return found
+
+
+def _captures(launch: Launch) -> bool:
+    eager = launch.vllm_options.get("enforce_eager", not launch.cuda_graphs)
+    ranks = launch.vllm_options.get(
+        "data_parallel_size", 1
+    )  # several draft equally far: vLLM drops the table
+    return launch.device == "cuda" and not eager and ranks == 1
 
 
 def speculative(draft: DraftSettings, most: int) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from engine.api import Round
 from engine.classes import MOST, ClassNames
+from engine.vllm.options import FIXED
 from engine.vllm.running import Running, Text
 from policies.base import Decision, Drafting, LoadView, Observation, Option, RequestView, StepSeen
 from policies.controller import Controller
@@ -24,8 +25,6 @@ from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
 _LOOKUPS: Final = frozenset({"ngram", "suffix"})
-_FIXED: Final = frozenset({"suffix", "medusa", "custom_class"})
-"""Methods of vLLM that draft as far as was configured, whatever the step says."""
 
 _RUNS: Final = (1, 4, 12)
 """Bounds of grades: of tokens that lookups have said rightly since they were wrong last. Text that is being copied goes
@@ -49,7 +48,7 @@ class Drafter(NamedTuple):
     @property
     def is_seen(self) -> bool:
         """See the module."""
-        return not self.asynchronous and (self.method in _LOOKUPS or self.method in _FIXED)
+        return not self.asynchronous and (self.method in _LOOKUPS or self.method in FIXED)
 
     @property
     def is_certain(self) -> bool:
@@ -250,10 +249,10 @@ class Seen(Steering):
 
     def draft(self, decoding: Sequence[Running], load: LoadView) -> int:  # noqa: ARG002
         """See Steering."""
-        if self.drafter.method in _FIXED:
+        if self.drafter.method in FIXED:
             return self.drafter.most
         asked = any(self.text(request).fixed_k for request in decoding)
-        return self.drafter.most if asked or self.policy.wants_options else 0
+        return self.drafter.most if asked or self.policy.wants_options else self.drafter.at_least(0)
 
     def _offer(self, text: Text, request: Running) -> Option | None:
         if not request.spec_token_ids:

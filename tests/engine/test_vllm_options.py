@@ -15,6 +15,7 @@ from engine.vllm.options import (
     end_tokens,
     engine_arguments,
     environment,
+    lengths,
     speculative,
     unsupported_reason,
 )
@@ -79,6 +80,44 @@ def test_drafts_have_vllms_names(draft: DraftSettings, wanted: tuple | None) -> 
     keys = ("method", "prompt_lookup_min", "prompt_lookup_max")
     assert (found and tuple(found.get(key) for key in keys)) == wanted
     assert speculative(draft, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("most", "requests", "table"),
+    [
+        (3, 48, [[1, 1, 3], [2, 2, 2], [3, 3, 1], [4, 48, 0]]),
+        (3, 4, [[1, 1, 3], [2, 2, 2], [3, 3, 1], [4, 4, 0]]),
+        (8, 3, [[1, 1, 8], [2, 2, 4], [3, 3, 0]]),
+        (8, 1, [[1, 1, 8]]),
+    ],
+)
+def test_vllms_table_names_every_length_that_the_policy_may_choose(most, requests, table) -> None:
+    """Test that no number of requests is left out, and that where few may run the lengths are spread out."""
+    assert lengths(most, requests) == table
+
+
+@pytest.mark.parametrize(
+    ("changed", "prepared"),
+    [
+        ({"device": "cuda"}, True),
+        ({"device": "cpu"}, False),
+        ({"device": "cuda", "cuda_graphs": False}, False),
+        ({"device": "cuda", "vllm_options": {"enforce_eager": True}}, False),
+        ({"device": "cuda", "cuda_graphs": False, "vllm_options": {"enforce_eager": False}}, True),
+        ({"device": "cuda", "vllm_options": {"data_parallel_size": 2}}, False),
+        ({"device": "cuda", "draft": DraftSettings(kinds=("suffix",))}, False),
+        ({"device": "cuda", "draft": DraftSettings(kinds=("mtp",))}, True),
+    ],
+)
+def test_vllm_is_told_of_every_length_where_it_captures_graphs_for_those_alone(changed, prepared) -> None:
+    """Test that drafts which are as long as configured, and engines that capture nothing, have no table."""
+    found = engine_arguments(structs.replace(LAUNCH, **changed))["speculative_config"]
+    assert found.get("num_speculative_tokens_per_batch_size") == (lengths(5, 8) if prepared else None)
+
+
+def test_a_table_of_vllms_is_for_drafts() -> None:
+    nobody = structs.replace(LAUNCH, device="cuda", draft=DraftSettings(kinds=("none",)))
+    assert engine_arguments(nobody)["speculative_config"] is None
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,15 @@ def test_only_lengths_that_vllm_has_graphs_for_are_drafted():
     assert set(scheduler.step_ks) <= {0, 2, 5, 8}
 
 
+def test_lookups_too_are_only_as_long_as_vllm_can_draft():
+    """Test that where one length is all that there is, as with several ranks, lookups keep it while they are off."""
+    off = PolicySettings(kind="off")
+    scheduler = FakeScheduler([FakeRequest("a", 0.9)], lengths=(8,), settings=off, costs=_FLAT)
+    reports = _steps(scheduler, 10)
+    assert set(scheduler.step_ks) == {8}
+    assert _drafted(reports, "a") == 0
+
+
 def test_suffix_drafts_are_as_long_as_configured_whatever_the_policy_says():
     """Test that vLLM's proposers which insist on one length are left alone, and their drafts cut."""
     scheduler = FakeScheduler([FakeRequest("a", 0.05)], method="suffix")
