@@ -16,8 +16,8 @@ _LONGEST: Final = 5.0
 async def heartbeat(notifier: Notifier, lines: Lines, status: Callable[[], str]) -> None:
     """Tell how things are; feed the watchdog only while the engine lives.
 
-    A start of the engine is life as well: it is bounded by engine.start_seconds. An engine that fails again and again
-    is not.
+    A start of the engine is life as well: it is bounded by engine.start_seconds, or others decide on it. An engine that
+    fails again and again is not.
     """
     interval = min(_LONGEST, (notifier.watchdog_seconds or _LONGEST * 3) / 3)
     seen = -1

@@ -25,14 +25,24 @@ class Telemetry:
     """Passes on to metrics and alarm."""
 
     def __init__(
-        self, metrics: Metrics, alerts: AlertManager, clock: Callable[[], float] = time.monotonic
+        self,
+        metrics: Metrics,
+        alerts: AlertManager,
+        met: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """met: called where an engine of others is there, which tells itself who drafts in it."""
         self._metrics = metrics
         self._alerts = alerts
+        self._met = met
         self._clock = clock
+        self._foreign = False
 
-    def ready(self, _: Ready) -> None:
-        """Told by the daemon, which knows the revisions."""
+    def ready(self, ready: Ready) -> None:
+        """Which pair of revisions it is, the daemon knows, but for what others run."""
+        self._foreign = ready.foreign
+        if ready.foreign:
+            self._met()
 
     def submitted(self, request: Request, admitted: float) -> None:
         """Times count from admission: a client's wait begins there."""
@@ -50,7 +60,7 @@ class Telemetry:
     def died(self, death: Death) -> None:
         """Count it by reason."""
         self._metrics.engine_restarted(death.reason)
-        self._alerts.engine_died(death.text)
+        self._alerts.engine_died(death.text, foreign=self._foreign)
 
 
 class _Remembered(NamedTuple):

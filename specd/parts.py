@@ -115,7 +115,7 @@ class Parts:
     def _lines(self, config: Config) -> Lines:
         return Lines(
             self._line(config.model.target, DraftChoice.of(config.model.draft)),
-            observers=self.watchers.observers(),
+            observers=self.watchers.observers(self._met),
             aftermath=self.watchers.aftermath(),
             switched=self._switched,
             queue=lambda: self._config().server.max_queue,
@@ -123,6 +123,9 @@ class Parts:
 
     def _line(self, target: TargetSection, draft: DraftChoice) -> Line:
         return Line(target, draft, self._programs.engine, self._config)
+
+    def _met(self) -> None:
+        self.watchers.identify(self.lines.current, self._config())
 
     def _switched(self, line: Line) -> None:
         self.watchers.identify(line, self._config())

@@ -65,7 +65,8 @@ class Limits:
 
     places: int
     hang_seconds: float
-    start_seconds: float
+    start_seconds: float | None
+    """None for a start that others decide on."""
     unread: int = 4096
     """Outputs of a request that wait for its client."""
 

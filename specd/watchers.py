@@ -47,10 +47,10 @@ class Watchers:
         self.prompts = PromptRecorder(config.telemetry, store)
         self.crashes = Crashes(store / "crashes", served)
 
-    def observers(self) -> list[Observer]:
-        """Of the engine that serves."""
+    def observers(self, met: Callable[[], None]) -> list[Observer]:
+        """Of the engine that serves. met: see `Telemetry`."""
         return [
-            Telemetry(self.metrics, self.alarm.manager),
+            Telemetry(self.metrics, self.alarm.manager, met),
             self.ledger,
             self.requests.observer,
             CrashWitness(self.crashes),
@@ -90,11 +90,11 @@ class Watchers:
 
     def identify(self, line: Line, config: Config) -> None:
         """This is the pair of models that the numbers are about from now on."""
-        found, files = line.identity(config), line.files
-        if found is None or files is None:
+        found = line.identity(config)
+        if found is None:
             return
         self.metrics.set_target(
-            found.target_revision, found.draft_revision, found.quantization, files.drafts.proposers
+            found.target_revision, found.draft_revision, found.quantization, line.drafters
         )
         self.alarm.manager.set_identity(found.target_revision, found.draft_revision)
         self.requests.set_identity(found.target_revision, found.draft_revision)

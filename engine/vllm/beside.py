@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from engine.api import (
     Loading,
     Output,
     Ready,
+    Refused,
     Request,
     Shutdown,
     StepReport,
@@ -61,17 +63,28 @@ class Beside:
         if launch is None:
             return exits.FINE
         assert isinstance(launch, Launch), f"the first frame must be Launch, it is {type(launch)}"
-        path = Path(str(launch.vllm_options["socket"]))
-        async with Listener(path, self._heard.put_nowait, lambda: self._heard.put_nowait(None)) as listener:
-            listener.configure(Configure(policy=launch.policy, draft=launch.draft))
-            self._send(Loading(f"waiting for the scheduler of vLLM at {path}"))
-            orders = asyncio.create_task(self._obey(listener))
-            reports = asyncio.create_task(self._report(launch))
-            await asyncio.wait({orders, reports}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (orders, reports):
-                task.cancel()
-            await asyncio.gather(orders, reports, return_exceptions=True)
-        return exits.FINE
+        async with AsyncExitStack() as stack:
+            listener = Listener(
+                Path(str(launch.vllm_options["socket"])),
+                self._heard.put_nowait,
+                lambda: self._heard.put_nowait(None),
+            )
+            try:
+                await stack.enter_async_context(listener)
+            except OSError as fault:
+                return self._refuse(_no_socket(listener.path, fault))
+            return await self._between(launch, listener)
+
+    async def _between(self, launch: Launch, listener: Listener) -> int:
+        listener.configure(Configure(policy=launch.policy, draft=launch.draft))
+        self._send(Loading(f"waiting for the scheduler of vLLM at {listener.path}"))
+        orders = asyncio.create_task(self._obey(listener))
+        reports = asyncio.create_task(self._report(launch))
+        await asyncio.wait({orders, reports}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (orders, reports):
+            task.cancel()
+        _, code = await asyncio.gather(orders, reports, return_exceptions=True)
+        return code if isinstance(code, int) else exits.FINE
 
     async def _obey(self, listener: Listener) -> None:
         """Until the daemon has enough."""
@@ -86,11 +99,13 @@ class Beside:
                 case _:
                     """It is about texts, or about the machine: neither is ours."""
 
-    async def _report(self, launch: Launch) -> None:
-        """Until the last scheduler has gone."""
+    async def _report(self, launch: Launch) -> int:
+        """Until the last scheduler has gone, or serves what the daemon was not told of. Returns the exit code."""
         while True:
             match await self._next():
                 case Ready() as ready:
+                    if fault := other_target(ready.model_path, launch.model_path):
+                        return self._refuse(fault)
                     self._schedulers += 1
                     if not self._last.step:
                         self._last = of_no_step(KVUsage(free=ready.kv_blocks, used=0))
@@ -103,7 +118,7 @@ class Beside:
                     self._schedulers -= 1
                     if not self._schedulers:
                         _log.error("vLLM's scheduler has gone")
-                        return
+                        return exits.FINE
                 case _:
                     """Nothing that a scheduler says."""
 
@@ -130,8 +145,35 @@ class Beside:
             ],
         )
 
+    def _refuse(self, fault: str) -> int:
+        """Returns the exit code."""
+        self._send(Refused(fault))
+        return exits.REFUSED
+
     def _send(self, message: FromEngine) -> None:
         self._writer.write(frame(message))
+
+
+def other_target(theirs: str, ours: str) -> str | None:
+    """Why vLLM's target is not the one that the daemon was told of, where both are directories here: then what is
+    reported would bear the wrong revision. A name, or a directory of another machine's, says nothing.
+    """
+    try:
+        if not Path(theirs).is_dir() or Path(theirs).resolve() == Path(ours).resolve():
+            return None
+    except OSError:
+        return None
+    return (
+        f"vLLM serves {theirs}, and model.target.path leads to {ours}: have it name what vLLM serves and restart specd,"
+        " since reports and alerts bear its revision"
+    )
+
+
+def _no_socket(path: Path, fault: OSError) -> str:
+    return (
+        f"engine.vllm.socket: nobody can listen at {path} ({fault.strerror or fault}): name a path of at most 100 "
+        "characters in a directory that specd may write to"
+    )
 
 
 async def _run(sock: socket.socket) -> int:

@@ -153,8 +153,9 @@ class Listener:
         return len(self._writers)
 
     async def __aenter__(self) -> Self:
-        """Listen. Only the user of this process may connect."""
-        self.path.unlink(missing_ok=True)
+        """Listen. Only the user of this process may connect, and root. Raises OSError. A socket that was left there is
+        replaced, and no other file.
+        """
         self._server = await asyncio.start_unix_server(self._serve, self.path)
         self.path.chmod(0o600)
         return self

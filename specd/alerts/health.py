@@ -16,6 +16,10 @@ _PREEMPTIONS_COUNT: Final = 10.0
 _PRESSED_FOR: Final = 30.0
 _RELIEVED_FOR: Final = 60.0
 _LITTLE: Final = 0.05
+_OURS: Final = "Requests that were in it were ended with an error."
+_THEIRS: Final = (
+    "Its requests never came by here, and are vLLM's own to answer for; specd waits for it to be back."
+)
 _MEMINFO: Final = Path("/proc/meminfo")
 
 
@@ -36,12 +40,14 @@ class Health:
         """`available`: the part of the host's memory that is."""
         self._available = available
         self._deaths: deque[tuple[float, str]] = deque()
+        self._foreign = False
         self._preemptions: deque[tuple[float, int]] = deque()
         self._refused: str | None = None
 
-    def engine_died(self, why: str, now: float) -> None:
-        """The engine process is being replaced."""
+    def engine_died(self, why: str, now: float, *, foreign: bool) -> None:
+        """The engine process is being replaced. foreign: it stands beside an engine that others run."""
         self._deaths.append((now, why))
+        self._foreign = foreign
 
     def observe(self, report: StepReport, now: float) -> None:
         """Take in one engine step."""
@@ -63,10 +69,13 @@ class Health:
             return _finding("SpecdEngineRestarted", "The engine has not died for ten minutes")
         at, why = self._deaths[-1]
         times = "once" if len(self._deaths) == 1 else f"{len(self._deaths)} times"
+        what = f"vLLM, or the process beside it, has gone {times} within ten minutes: {why}"
+        if not self._foreign:
+            what = f"The engine died {times} within ten minutes, and was started again: {why}"
         return _finding(
             "SpecdEngineRestarted",
-            f"The engine died {times} within ten minutes, and was started again: {why}",
-            f"The last time was at {utc(at)}. Requests that were in it were ended with an error.",
+            what,
+            f"The last time was at {utc(at)}. {_THEIRS if self._foreign else _OURS}",
             breached=True,
             since=self._deaths[0][0],
         )

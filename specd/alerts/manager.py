@@ -73,11 +73,11 @@ class AlertManager:
         self._evidence.observe(report.rounds, now)
         self._health.observe(report, now)
 
-    def engine_died(self, why: str) -> None:
-        """The engine process is being replaced."""
+    def engine_died(self, why: str, *, foreign: bool = False) -> None:
+        """The engine process is being replaced. foreign: see `Health`."""
         now = self._clock()
         self.events.note("engine_restart", why, now)
-        self._health.engine_died(why, now)
+        self._health.engine_died(why, now, foreign=foreign)
 
     def reloaded(self, error: str | None) -> None:
         """A reload of the config was taken over, or refused for this reason."""

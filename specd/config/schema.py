@@ -124,7 +124,9 @@ class EngineSection(Section):
     hang_seconds: float = hot(
         60.0, "an engine that neither steps nor says it is idle for this long is restarted", gt=0
     )
-    start_seconds: float = hot(600.0, "longest time for the engine to load its model", gt=0)
+    start_seconds: float = hot(
+        600.0, "longest time for the engine to load its model; none with vllm-serve", gt=0
+    )
     vllm: VllmSection = VllmSection()
 
 

@@ -199,6 +199,14 @@ class Line:
         """Those who draft: the ones that were silenced do not."""
         return tuple(kind for kind in self._kinds() if kind != "none")
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Those who may draft, for people and metrics: in an engine of others it is as that says."""
+        info = self.supervisor.info
+        if info is not None and info.foreign:
+            return info.proposers
+        return () if self.files is None else self.proposers
+
     def silence(self, proposers: Collection[DraftKind]) -> None:
         """These draft no more, for as long as there is this line."""
         self._silenced |= frozenset(proposers)
@@ -308,8 +316,15 @@ class Line:
         if model is None:
             return None
         info = model.info
-        draft = model.drafts.revision(config.model.draft)
+        draft = self._draft_revision(model, config)
         return Identity(info.revision, draft, info.quantization, info.fingerprint)
+
+    def _draft_revision(self, model: ServedModel, config: Config) -> str:
+        """In an engine of others drafts whoever that was started with: `[model.draft]` can name it, and no more."""
+        info = self.supervisor.info
+        if info is None or not info.foreign:
+            return model.drafts.revision(config.model.draft)
+        return model.drafts.name or "+".join(info.proposers) or "none"
 
     def _draft(self, config: Config) -> DraftSettings:
         return structs.replace(self._files().drafts.settings(config.model.draft), kinds=self._kinds())
@@ -339,7 +354,9 @@ class Line:
         config = self._config()
         engine = config.engine
         places = engine.max_running + config.server.max_queue
-        return Limits(places, engine.hang_seconds, engine.start_seconds, config.server.max_unread)
+        theirs = engine.backend == "vllm-serve"  # who run vLLM start it when they like
+        start = None if theirs else engine.start_seconds
+        return Limits(places, engine.hang_seconds, start, config.server.max_unread)
 
     def _files(self) -> Files:
         assert self.files is not None, "found first"

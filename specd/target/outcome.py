@@ -66,7 +66,7 @@ def line_as_json(line: Line, config: Config) -> dict[str, Any]:
         "draft_revision": None if identity is None else identity.draft_revision,
         "quantization": None if identity is None else identity.quantization,
         "head": None if line.files is None or line.files.drafts.head is None else str(line.files.drafts.head),
-        "proposers": list(line.proposers) if line.files is not None else [],
+        "proposers": list(line.drafters),
         "doubts": list(line.files.doubts) if line.files is not None else [],
         "kept": line.runs,
         "requests": len(line.supervisor.flights),

@@ -41,6 +41,10 @@ _ENDED: Final = Refusal(
 
 _LOADING: Final = "the first target is still loading: ask again once it serves"
 
+_ELSEWHERE: Final = (
+    "vLLM is run by others here, who choose its target: have it restarted with another one, and then specd"
+)
+
 Rule = Callable[[Sequence[Judged]], str | None]
 """Why what the canary has said rules a line out."""
 
@@ -151,6 +155,8 @@ class TargetUpdates:
             raise UpdateBusyError(
                 f"the target is being changed already ({self._doing}): ask again after that"
             )
+        if self._config().engine.backend == "vllm-serve":
+            raise UpdateError(_ELSEWHERE)
         if self._lines.identity(self._config()) is None:
             raise UpdateError(NO_ENGINE.message if engineless(self._config()) else _LOADING)
         self._doing = what

@@ -446,6 +446,16 @@ def test_an_engine_that_dies_is_told_until_it_has_lived_for_ten_minutes():
     assert rig.told.states() == [State.FIRING, State.RESOLVED]
 
 
+def test_a_vllm_of_others_that_goes_has_lost_no_request_of_ours():
+    """Test that the alert does not tell of requests that were ended with an error."""
+    rig = Rig()
+    rig.manager.engine_died("exit code 0", foreign=True)
+    rig.seconds(10, accepted=3)
+    [alert] = rig.told.alerts
+    assert alert.annotations["summary"].startswith("vLLM, or the process beside it, has gone once")
+    assert "ended with an error" not in alert.annotations["description"]
+
+
 def test_a_reload_that_was_refused_is_told_until_one_is_taken_over():
     """With the reason; meanwhile the files and the running config are two things."""
     rig = Rig()

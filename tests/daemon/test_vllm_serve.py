@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine.api import (
     Configure,
@@ -24,6 +25,7 @@ from tests.daemon.daemon_process import DaemonProcess, wait_until
 from tests.messages import a_ready, a_report
 
 HELLO = a_ready(model_path="as vLLM calls it")
+AGAIN = structs.replace(HELLO, proposers=("eagle3",))
 REPORT = RequestReport(
     rounds=1,
     drafted=3,
@@ -72,6 +74,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
             path = {json.dumps(str(model))}
             [engine]
             backend = "vllm-serve"
+            start_seconds = 0.01
             [engine.vllm]
             socket = {json.dumps(str(meeting))}
             [telemetry]
@@ -79,6 +82,10 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
         """
         with DaemonProcess(tmp_path, config) as daemon:
             yield Beside(daemon, meeting, reports)
+
+
+def current(daemon: DaemonProcess) -> dict:
+    return daemon.get("/admin/v1/target").json()["current"]
 
 
 def orders(link: Link) -> list[Configure]:
@@ -89,7 +96,8 @@ def orders(link: Link) -> list[Configure]:
 
 def test_a_server_of_others_is_looked_after(beside: Beside) -> None:
     """Test that the daemon counts what vLLM's scheduler reports, tells of requests that never came to it, hands its
-    policy over, takes no requests itself, and notices that vLLM has gone and that it is back.
+    policy over, takes no requests and no updates itself, and notices that vLLM has gone and that it is back, and what
+    drafts in it then. It waits for vLLM beyond any limit for a start.
     """
     link, daemon = beside.link(), beside.daemon
     assert orders(link)[0].policy.k_max == 8
@@ -107,6 +115,13 @@ def test_a_server_of_others_is_looked_after(beside: Beside) -> None:
     assert (line["request"], line["class"], line["tenant"]) == ("of-others", "code", "somebody")
     assert (line["examined"], line["accepted"], line["tokens"]) == ([2, 2], [2, 0], 9)
 
+    assert current(daemon)["draft_revision"] == "ngram", (
+        "as vLLM's method, and not as [model.draft] would have it"
+    )
+    update = daemon._http.post(daemon.admin + "/admin/v1/target", json={"path": "/other"})
+    assert update.status_code == 422
+    assert "vLLM is run by others here" in update.json()["error"]["message"]
+
     refused = daemon.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
     assert refused.status_code == 400
     assert "send requests to vLLM itself" in refused.json()["error"]["message"]
@@ -118,10 +133,13 @@ def test_a_server_of_others_is_looked_after(beside: Beside) -> None:
     wait_until(lambda: daemon.status()["engine"]["restarts"] == 1, "that vLLM has gone")
     wait_until(beside.meeting.exists, "the socket again")
     link = wait_until(
-        lambda: (found := Link(str(beside.meeting), HELLO)).is_connected and found, "vLLM again"
+        lambda: (found := Link(str(beside.meeting), AGAIN)).is_connected and found, "vLLM again"
     )
     assert orders(link)[0].policy.k_max == 3
     wait_until(lambda: daemon.status()["engine"]["state"] == "ready", "that it is back")
+    assert current(daemon)["draft_revision"] == "eagle3"
+    assert current(daemon)["proposers"] == ["eagle3"]
+    assert daemon.metric('specd_spec_decode_num_drafts_total{proposer="eagle3"}') == 0.0
     link.close()
 
 
