@@ -133,10 +133,6 @@ class Host:
     def _possible(self, orders: Configure) -> Configure:
         """What of it a running vLLM can do: who drafts was settled at its start, whether anybody does was not."""
         launched = self._launch.draft
-        if structs.replace(orders.draft, kinds=launched.kinds) != launched:
-            _log.error(
-                "model.draft has changed: vLLM takes it at its start only, so the drafts stay as they are"
-            )
         policy = orders.policy
         if set(launched.kinds).isdisjoint(orders.draft.kinds):
             policy = replace(policy, kind="off")

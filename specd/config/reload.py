@@ -10,6 +10,7 @@ from specd.config.paths import dotted, leaves, reload_kind
 from specd.config.schema import Config
 from specd.config.section import Reload
 from specd.config.sources import nested
+from specd.config.vllm import taken_at_start
 from specd.errors import ReloadRefusedError
 
 _HIDDEN: Final = "***"
@@ -36,9 +37,14 @@ class Change:
 def diff(old: Config, new: Config) -> tuple[Change, ...]:
     """The keys whose values differ, in the order of the schema. An array is one value."""
     return tuple(
-        Change(dotted(at), redacted(before, at), redacted(after, at), reload_kind(at))
+        Change(dotted(at), redacted(before, at), redacted(after, at), _kind(at, old))
         for at, before, after in _differing(old, new)
     )
+
+
+def _kind(at: tuple[str, ...], running: Config) -> Reload:
+    """What it takes with the engine that runs."""
+    return Reload.RESTART if dotted(at) in taken_at_start(running) else reload_kind(at)
 
 
 def _differing(old: Config, new: Config) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -62,7 +68,7 @@ def without_restarts(old: Loaded, new: Loaded) -> tuple[Loaded, tuple[Change, ..
     kept = [
         nested(at, value)
         for at, value, _ in _differing(old.config, new.config)
-        if reload_kind(at) is Reload.RESTART
+        if _kind(at, old.config) is Reload.RESTART
     ]
     if not kept:
         return new, ()

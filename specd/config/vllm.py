@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
+from engine.api import DraftKind
 from engine.vllm.options import unsupported_reason
 from specd.config.section import Section, restart
 
@@ -18,6 +19,17 @@ _NO_SOCKET: Final = (
     'engine.backend is "vllm-serve", and nothing says where vLLM is met: name a path with engine.vllm.socket, and give '
     "the server the same as SPECD_VLLM_SOCKET"
 )
+
+
+_NO_LOOKUP: Final = (
+    'drift.on_canary_fail is "ngram", and vLLM has one proposer, which it takes at its start: take "off", which has '
+    'nobody draft, or model.draft.kind = "ngram"'
+)
+_AT_START: Final[Mapping[DraftKind, frozenset[str]]] = {
+    "ngram": frozenset({"model.draft.ngram_min", "model.draft.ngram_max"}),
+    "suffix": frozenset({"model.draft.suffix_across"}),
+}
+"""Keys that make another draft, by its kind, and that a running vLLM cannot take. specd's own engine can."""
 
 
 def _table(value: Any) -> Any:
@@ -73,4 +85,13 @@ def vllm_fault(config: "Config") -> str | None:
     target, vllm = config.model.target, config.engine.vllm
     if config.engine.backend == "vllm-serve":
         return _NO_SOCKET if vllm.socket is None else None
+    if config.drift.on_canary_fail == "ngram" and not {"ngram", "none"}.issuperset(config.drafting.kinds):
+        return _NO_LOOKUP
     return unsupported_reason(config.model.draft.kinds, target.quantization, vllm.options)
+
+
+def taken_at_start(config: "Config") -> frozenset[str]:
+    """Keys that with this engine take a restart, beyond those that always do."""
+    if config.engine.backend != "vllm":
+        return frozenset()
+    return frozenset().union(*(_AT_START.get(kind, frozenset()) for kind in config.drafting.kinds))

@@ -8,9 +8,10 @@ import tomli_w
 
 from engine.api import DraftSettings
 from specd.config.layers import load, merge
-from specd.config.reload import diff
+from specd.config.reload import Change, diff, plan_reload, without_restarts
 from specd.config.schema import Config
-from specd.errors import ConfigError
+from specd.config.section import Reload
+from specd.errors import ConfigError, ReloadRefusedError
 from specd.launching import engine_command, launch_of
 
 ON = {"engine": {"backend": "vllm"}}
@@ -29,6 +30,10 @@ def config(tmp_path: Path, *sections: dict, env: dict[str, str] | None = None) -
         ({"model": {"draft": {"kind": "layer-skip"}}}, "layers of the target itself"),
         ({"model": {"target": {"quantization": "int8"}}}, "specd's own engine"),
         ({"policy": {"profile": "p.json"}}, "policy.profile was measured with specd's own engine"),
+        (
+            {"model": {"draft": {"kind": "mtp"}}, "drift": {"on_canary_fail": "ngram"}},
+            'on_canary_fail is "ngram", and vLLM has one proposer',
+        ),
         ({"engine": {"vllm": {"options": {"model": "x"}}}}, "leave it out, use model.target.path"),
         ({"engine": {"vllm": {"options": "no JSON"}}}, "neither a table nor JSON of one"),
     ],
@@ -65,6 +70,43 @@ def test_options_are_one_key_of_a_reload(tmp_path: Path) -> None:
     (change,) = diff(before, after)
     assert (change.key, change.kind.value) == ("engine.vllm.options", "restart")
     assert "block_size" in change.text()
+
+
+def test_lookups_may_be_what_a_fallen_draft_gives_way_to_where_they_draft_already(tmp_path: Path) -> None:
+    given = {"drift": {"on_canary_fail": "ngram"}}
+    assert config(tmp_path, given).drafting.kind == "ngram"
+    assert config(tmp_path, given, {"model": {"draft": {"kind": "none"}}}).drafting.kind == "none"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("auto", "ngram_min", 1), ("ngram", "ngram_max", 7), ("suffix", "suffix_across", "all")],
+)
+def test_what_a_running_vllm_drafts_with_changes_with_a_restart(
+    tmp_path: Path, kind: str, key: str, value: object
+) -> None:
+    """Test that a reload does not report drafts that vLLM does not make, and that another engine takes them at once."""
+
+    def reloaded(backend: str) -> tuple[Change, ...]:
+        engine = {"engine": {"backend": backend}}
+        before = config(tmp_path, engine, {"model": {"draft": {"kind": kind}}})
+        return plan_reload(before, config(tmp_path, engine, {"model": {"draft": {"kind": kind, key: value}}}))
+
+    with pytest.raises(ReloadRefusedError, match=f"model.draft.{key} can only change with a restart"):
+        reloaded("vllm")
+    (change,) = reloaded("specd")
+    assert change.kind is Reload.HOT
+
+
+def test_the_rest_of_a_reload_is_taken_over_where_vllm_keeps_its_drafts(tmp_path: Path) -> None:
+    """Test that a partial reload leaves the key for the next start."""
+    file = tmp_path / "specd.toml"
+    file.write_text('[engine]\nbackend = "vllm"\n')
+    old = load(file, env={})
+    file.write_text('[engine]\nbackend = "vllm"\n[model.draft]\nngram_min = 1\n[policy]\nk_max = 3\n')
+    possible, pending = without_restarts(old, old.again())
+    assert (possible.config.model.draft.ngram_min, possible.config.policy.k_max) == (2, 3)
+    assert [change.key for change in pending] == ["model.draft.ngram_min"]
 
 
 def test_the_engine_is_started_by_its_own_interpreter(tmp_path: Path) -> None:
