@@ -37,10 +37,11 @@ from specd.simulate.reading import read_trace
 _RESULTS: Final = Path(__file__).parent / "results"
 _TRACES: Final = {"azure_llm_code": "code", "azure_llm_conv": "chat"}
 _QUEUE: Final = "[server]\nmax_queue = 100000"
+_OFF: Final = "off"
 _POLICIES: Final = {
     "goodput": 'kind = "goodput"',
     "load table": 'kind = "static"\nstatic_k = 8',
-    "off": 'kind = "off"',
+    _OFF: 'kind = "off"',
 }
 _CLIENTS: Final = 16  # at a time, where it is measured what the host bears
 _CHARACTERS: Final = 4.4  # of a token in the mixes, about
@@ -113,11 +114,12 @@ def main() -> int:
     except (ValueError, UserError) as fault:
         print(fault, file=sys.stderr)  # noqa: T201  the answer of a command
         return 2
-    kept, found = _Replay(traces, scale, journal).measure()
+    kept, found = _Replay(traces, scale, journal, args.policies).measure()
     page = _page(scale, kept, found)
     Console().print("\n".join(page), soft_wrap=True)
     given = f"--minutes {scale.minutes:g} --context {scale.context:g} --generated {scale.generated:g}"
-    command = f'make bench-replay DATA=... ARGS="{given} --load {scale.load:g}"'
+    given += f" --load {scale.load:g} --policies '{','.join(args.policies)}'"
+    command = f'make bench-replay DATA=... ARGS="{given}"'
     figures = {"scale": asdict(scale), "kept": kept, "runs": [asdict(each) for each in found]}
     write(args.out, "replay", command, figures, page)
     journal.finish()
@@ -134,9 +136,17 @@ def _arguments() -> argparse.Namespace:
     option(
         "--load", type=float, default=0.7, help="share of the time that plain decoding is busy (default 0.7)"
     )
+    option("--policies", type=_policies, default=tuple(_POLICIES), help="some of them; off is always there")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
     option("--out", type=Path, default=_RESULTS, help="folder of the results")
     return parser.parse_args()
+
+
+def _policies(names: str) -> tuple[str, ...]:
+    chosen = tuple(names.split(","))
+    if unknown := [name for name in chosen if name not in _POLICIES]:
+        raise argparse.ArgumentTypeError(f"there is no policy {unknown[0]!r}, only {', '.join(_POLICIES)}")
+    return chosen
 
 
 def _window(trace: Trace, scale: Scale) -> Trace:
@@ -174,8 +184,11 @@ def _in_words(kinds: tuple[str, ...], number: int, tokens: int) -> str:
 class _Replay:
     """The daemons take turns, trace by trace; while one is measured the others are stopped."""
 
-    def __init__(self, traces: dict[str, Trace], scale: Scale, journal: Journal) -> None:
+    def __init__(
+        self, traces: dict[str, Trace], scale: Scale, journal: Journal, policies: Sequence[str]
+    ) -> None:
         self._traces, self._scale, self._journal = traces, scale, journal
+        self._policies = policies
         columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
         self._task = self._progress.add_task("starting the daemons", total=None)
@@ -183,7 +196,7 @@ class _Replay:
     def measure(self) -> tuple[dict[str, float], list[Replayed]]:
         """The share of each trace's requests that was kept, and what every policy made of them."""
         folder = servers.scratch()
-        contenders = [servers.ours(name, folder, f"{lines}\n{_QUEUE}") for name, lines in _POLICIES.items()]
+        contenders = [servers.ours(name, folder, f"{lines}\n{_QUEUE}") for name, lines in self._settings()]
         with servers.started(contenders) as daemons, self._progress:
             plain = daemons[-1]
             kept = {
@@ -197,6 +210,10 @@ class _Replay:
             self._progress.update(self._task, total=len(daemons) * sum(map(len, asked.values())))
             found = [self._run(name, asked[name], daemon) for name in asked for daemon in daemons]
         return kept, found
+
+    def _settings(self) -> Iterator[tuple[str, str]]:
+        """Of each policy that is asked for; the last is none, by which it is found what the host bears."""
+        return ((name, lines) for name, lines in _POLICIES.items() if name in {*self._policies, _OFF})
 
     def _share(self, name: str, plain: Running) -> float:
         """Of the requests, that keeps plain decoding busy for the share of time that is wanted."""
