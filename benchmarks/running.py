@@ -30,6 +30,9 @@ from specd.daemon import serve
 sys.exit(serve(load(Path(config), env={}), engine_command=engine))
 """
 
+_LOADED: Final = 900.0
+"""Seconds in which a target is loaded, checked and served, on a host that has other things to do."""
+
 
 class Daemon:
     """Runs within the context. The engine is the real one unless another command is given."""
@@ -101,7 +104,8 @@ class Daemon:
 
     async def admin(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         """A call of the admin listener, whatever its status."""
-        return await self.http.request(method, f"http://127.0.0.1:{self._ports[1]}{path}", json=body)
+        url = f"http://127.0.0.1:{self._ports[1]}{path}"
+        return await self.http.request(method, url, json=body, timeout=_LOADED)
 
     async def status(self) -> dict[str, Any]:
         """How everything stands."""

@@ -23,17 +23,24 @@ def begin() -> None:
 
 
 def settle() -> None:
-    """What there is now stays: it is not looked at again for garbage, so to look at the rest takes milliseconds."""
+    """What there is now stays: it is not looked at again for garbage, so to look at the rest takes milliseconds. What
+    the start alone needed goes.
+    """
     gc.collect()
     gc.freeze()
+    _trim()
 
 
 async def give_back() -> None:
     """Something large has gone: have it freed, and what is free returned to the system."""
     gc.collect()
+    await in_thread(_trim)
+
+
+def _trim() -> None:
     trim = _of_c_library("malloc_trim")
     if trim is not None:
-        await in_thread(trim, 0)
+        trim(0)
 
 
 def _of_c_library(name: str) -> "ctypes._NamedFuncPointer | None":

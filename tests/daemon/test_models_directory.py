@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,23 @@ from tests.daemon.model_directory import safetensors, write_model, write_sharded
 def test_whole_model_has_no_faults(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """Test that a complete directory passes, in one file and in several."""
     assert directory.faults(write(tmp_path)) == []
+
+
+def test_a_tokenizer_is_seen_to_be_whole_without_its_words_as_objects(tmp_path: Path) -> None:
+    """Test that this takes about as much memory as the file: many small objects in the midst of long-lived ones leave
+    the daemon larger after each update.
+    """
+    file = write_model(tmp_path) / "tokenizer.json"
+    file.write_text(json.dumps({"model": {"vocab": {f"word {n}": n for n in range(50_000)}}}))
+    tracemalloc.start()
+    try:
+        assert directory.faults(tmp_path) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * file.stat().st_size
+    file.write_text(file.read_text()[:-1])
+    assert "tokenizer.json: not valid JSON" in directory.faults(tmp_path)[0]
 
 
 def test_missing_directory_and_file_in_its_place(tmp_path: Path) -> None:
