@@ -25,13 +25,15 @@ def resolve_target(target: str, *, download: bool = True, ours: bool = True) -> 
 
     `demo` is what `specd models fetch demo` made; what is a path or exists is a directory or a GGUF file, which is
     dequantised into the cache; `org/name` is a hub name, of which only weights, configs and tokenizer are downloaded,
-    never code.
+    never code. A symbolic link is followed once, here: what it leads to later is another model.
     """
     try:
         path = _locate(target, download=download)
         file = gguf.gguf_file(path)
         if file is not None:
             path = gguf.dequantised(file, cache_dir())
+        if path.is_dir():
+            path = path.resolve()
         directory.check(path, ours=ours)
     except OSError as error:
         raise ModelError(f"{target}: cannot be read: {error.strerror}") from None

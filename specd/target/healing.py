@@ -95,19 +95,19 @@ class Healer:
                 "%s drafts without a head: drift.on_canary_fail = retrain can do nothing for it", names
             )
             return
-        self._target = line.path.resolve()
+        self._target = line.path
         self._task = asyncio.create_task(self._heal(line, proposer, self._task))
 
     def go_on(self, line: Line) -> None:
         """Where the last daemon ended in the middle of a training for this target, go on with it."""
         found = [kind for kind in line.proposers if kind in _KINDS]
         if found and self._config().drift.on_canary_fail == "retrain":
-            self._target = line.path.resolve()
+            self._target = line.path
             self._task = asyncio.create_task(self._go_on(line, found[0]))
 
     def switched(self, line: Line) -> None:
         """This line serves from now on: of another target, it ends what is under way."""
-        if self._task is None or self._task.done() or line.path.resolve() == self._target:
+        if self._task is None or self._task.done() or line.path == self._target:
             return
         self._task.cancel()
         self.last = Last(self._clock(), ok=False, text=_LEFT)
@@ -166,7 +166,7 @@ class Healer:
         settings, out = self._config().drift.retrain, work / "out"
         training = Training(
             kind=_KINDS[proposer],
-            target=line.path.resolve(),
+            target=line.path,
             name=public_name(line.target.path),
             fingerprint=target,
             prompts=str(await self._prompts(settings, work)),

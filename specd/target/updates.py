@@ -11,33 +11,29 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from specd.alerts.finding import Finding
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.engineless import NO_ENGINE, engineless
 from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
-from specd.flights import Refusal
 from specd.local_paths import local_path
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
 from specd.supervisor import EngineFailedError
 from specd.target.canary import Canary, Judged
+from specd.target.keeping import ENDED, Keeping
 from specd.target.line import DraftChoice, Line
 from specd.target.lines import Lines
 from specd.target.outcome import Changed, Last, Outcome, fallen, line_as_json
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
-
-_ENDED: Final = Refusal(
-    "the target that this request was for is no longer kept; send it again", "target_changed"
-)
 
 _LOADING: Final = "the first target is still loading: ask again once it serves"
 
@@ -47,6 +43,19 @@ _ELSEWHERE: Final = (
 
 Rule = Callable[[Sequence[Judged]], str | None]
 """Why what the canary has said rules a line out."""
+
+
+class _Before(NamedTuple):
+    """What a rollback would serve."""
+
+    line: Line
+    fingerprint: str
+    """Of its target. The line itself may have ended since, and other files may lie where that lay."""
+
+    @property
+    def target(self) -> TargetSection:
+        """By where it lay, since a link that was followed may lead elsewhere by now."""
+        return self.line.target.model_copy(update={"path": str(self.line.path)})
 
 
 class TargetUpdates:
@@ -76,8 +85,8 @@ class TargetUpdates:
         self._clock = clock
         self._doing = ""
         self._task: asyncio.Task[Outcome] | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._before: tuple[TargetSection, DraftChoice] | None = None
+        self._keeping = Keeping(lines, config)
+        self._before: _Before | None = None
         self.last: Last | None = None
         self.changed: Changed | None = None
         """None while the target is the one of the start."""
@@ -135,7 +144,7 @@ class TargetUpdates:
                 if kept is not None
                 else None
                 if before is None
-                else {"path": before[0].path, "kept": False}
+                else {"path": before.target.path, "kept": False}
             ),
             "doing": self._doing or None,
             "last": None if self.last is None else asdict(self.last),
@@ -145,10 +154,10 @@ class TargetUpdates:
 
     async def aclose(self) -> None:
         """Give up what is going on. The lines are their owner's to end."""
-        tasks = [task for task in (self._task, self._keeping) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._keeping.aclose()
 
     async def _one_at_a_time(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         if self._doing:
@@ -192,20 +201,26 @@ class TargetUpdates:
         ruled_out: Rule | None = None,
         what: str = "serves now",
     ) -> Outcome:
-        began = time.monotonic()
-        line = self._make(target, self._lines.current.draft if draft is None else draft)
-        try:
-            await line.find(self._lines.current)
-            await line.read(self._lines.current)
+        began, serving = time.monotonic(), self._lines.current
+        async with self._read(target, serving.draft if draft is None else draft, serving) as line:
             if line.identity(self._config()) == self._lines.identity(self._config()):
-                await line.end(_ENDED)
+                await line.end(ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)
-            await self._forget_previous()
+            await self._keeping.forget()
             judged = await self._opened(line, ruled_out or self._ruled_out)
-        except BaseException:
-            await line.end(_ENDED)
-            raise
         return await self._switch(line, began, what, judged)
+
+    @contextlib.asynccontextmanager
+    async def _read(self, target: TargetSection, draft: DraftChoice, like: Line) -> AsyncIterator[Line]:
+        """A line whose files have been read; any fault ends it. like: whose drafts go on, see `Line.find`."""
+        line = self._make(target, draft)
+        try:
+            await line.find(like)
+            await line.read(self._lines.current)
+            yield line
+        except BaseException:
+            await line.end(ENDED)
+            raise
 
     async def _use(self, draft: DraftChoice, ruled_out: Rule) -> Outcome:
         await in_thread(require_head, Path(draft.head), self._lines.current.path, self._config().model.draft)
@@ -224,14 +239,14 @@ class TargetUpdates:
     async def _refresh(self, weights: str, revision: str | None) -> Outcome:
         current = self._lines.current
         spared = {line.path for line in self._lines.all} | (
-            {Path(self._before[0].path)} if self._before else set()
+            {self._before.line.path} if self._before is not None else set()
         )
         path = await in_thread(refreshed, current.path, local_path(weights), cache_dir(), spared)
         target = current.target.model_copy(update={"path": str(path), "revision": revision or ""})
         return await self._replace(target)
 
-    async def _opened(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
-        """Have an engine run it that was checked; what the canary says."""
+    async def _opened(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
+        """Have an engine run it that was checked; what the canary says, which None does not ask."""
         try:
             line.start("behind")
             await line.ready()
@@ -242,26 +257,28 @@ class TargetUpdates:
             return await self._in_its_place(line, ruled_out)
         return await self._judged(line, ruled_out)
 
-    async def _in_its_place(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
+    async def _in_its_place(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
         """The same where there is no room for two. The door stays shut until the switch, or the old one is back."""
         old = self._lines.current
-        if self._canary.enabled:
+        if self._canary.enabled and ruled_out is not None:
             await self._canary.ask(old)
         self._lines.hold()
         try:
-            await self._emptied(old)
-            await old.stop(_ENDED)
+            await self._keeping.emptied(old)
+            await old.stop(ENDED)
             line.start("alone")
             await line.ready()
             return await self._judged(line, ruled_out)
         except BaseException:
-            await line.end(_ENDED)
+            await line.end(ENDED)
             self._lines.resume()
             raise
 
-    async def _judged(self, line: Line, ruled_out: Rule) -> tuple[Judged, ...]:
+    async def _judged(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
         """What the canary says of a line before it takes traffic. Raises `UpdateError` where that rules it out."""
-        judged = await self._canary.judge(self._lines.current, line) if self._canary.enabled else ()
+        if ruled_out is None or not self._canary.enabled:
+            return ()
+        judged = await self._canary.judge(self._lines.current, line)
         if why_not := ruled_out(judged):
             raise UpdateError(why_not)
         return judged
@@ -286,7 +303,21 @@ class TargetUpdates:
             return await self._switch(kept, began, "serves again")
         if self._before is None:
             raise UserError("there is no previous target: nothing was updated since the start")
-        return await self._replace(*self._before)
+        return await self._open_again(self._before, began)
+
+    async def _open_again(self, before: _Before, began: float) -> Outcome:
+        """No canary is asked: it has served, and what it is to be compared with is what was found wrong."""
+        target = before.target
+        async with self._read(target, before.line.draft, before.line) as line:
+            identity = line.identity(self._config())
+            if identity is None or identity.fingerprint != before.fingerprint:
+                raise UserError(
+                    f"what was served before is no longer in {target.path}: other files are there by now. Put the old "
+                    "ones back, or update to a copy of them"
+                )
+            await self._keeping.forget()
+            await self._opened(line, None)
+        return await self._switch(line, began, "serves again")
 
     async def _check(self) -> Outcome:
         began, line = time.monotonic(), self._lines.current
@@ -300,22 +331,26 @@ class TargetUpdates:
         return self._outcome(began, text, judged, changed=False)
 
     async def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
-        self._stop_keeping()
+        self._keeping.stop()
         left = self._lines.current
-        # where it lies by now, since a link that was followed may lead elsewhere when it is to be served again
-        self._before = (left.target.model_copy(update={"path": str(left.path.resolve())}), left.draft)
+        self._before = self._as_before(left)
         self._note_change(left, line)
         self._lines.switch(line)
         self._lines.release()
         if self._config().model.target.update.in_flight == "rerun":
             left.supervisor.flights.recall()
-        self._keeping = asyncio.create_task(self._keep(left))
+        self._keeping.begin(left)
         outcome = self._outcome(began, f"{line.target.path} {what}{fallen(judged)}", judged)
         self._react(line, judged)
         if self._canary.enabled:
             self._canary.serves(line)
         await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
+
+    def _as_before(self, left: Line) -> _Before:
+        identity = left.identity(self._config())
+        assert identity is not None, "only what is known serves"
+        return _Before(left, identity.fingerprint)
 
     def _note_change(self, left: Line, line: Line) -> None:
         """Of another head for the same target, nothing."""
@@ -339,38 +374,6 @@ class TargetUpdates:
                 self._heal(line, bad)
             case "alert" | "rollback":
                 pass
-
-    async def _keep(self, line: Line) -> None:
-        """Let the requests in it end, and end it once it has been kept for long enough."""
-        await line.supervisor.flights.empty()
-        self._lines.share()
-        if line.runs:
-            await asyncio.sleep(self._config().model.target.update.keep_seconds)
-        await self._drop(line)
-
-    async def _drop(self, line: Line) -> None:
-        self._lines.previous = None
-        self._lines.share()
-        await line.end(_ENDED)
-
-    async def _forget_previous(self) -> None:
-        """Make room: three targets at a time are too many."""
-        self._stop_keeping()
-        if self._lines.previous is not None:
-            previous = self._lines.previous
-            await self._emptied(previous)
-            await self._drop(previous)
-
-    async def _emptied(self, line: Line) -> None:
-        """The requests in it have as long to end as at a shutdown."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config().server.drain_seconds):
-                await line.supervisor.flights.empty()
-
-    def _stop_keeping(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            self._keeping = None
 
     def _outcome(
         self, began: float, text: str, judged: tuple[Judged, ...] = (), *, changed: bool = True

@@ -29,9 +29,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemons, D
     daemons.close()
 
 
-def react(daemon: DaemonProcess, how: str) -> None:
+def react(daemon: DaemonProcess, how: str, more: str = "") -> None:
     config = daemon.config_file.read_text().partition("[drift]")[0]
-    daemon.config_file.write_text(f'{config}[drift]\non_canary_fail = "{how}"\n')
+    daemon.config_file.write_text(f'{config}[drift]\non_canary_fail = "{how}"\n{more}')
     assert main(["reload", "--admin", daemon.admin.removeprefix("http://")]) == 0
 
 
@@ -82,6 +82,26 @@ def test_an_update_can_be_ruled_out(house):
     assert answer.status_code == 422
     assert "acceptance of ngram fell" in answer.json()["error"]["message"]
     assert shown(daemon)["current"] == before
+
+
+def test_a_rollback_is_never_ruled_out(house):
+    """Test that the way back to a target of which less is accepted is open with "rollback", though no engine of it is
+    kept, as from one that writes the same for ever; and that nobody calls that a fall."""
+    _, daemon, poor = house
+    good = shown(daemon)["current"]["path"]
+    react(daemon, "alert")
+    update(daemon, poor)
+    react(daemon, "rollback", "[model.target.update]\nkeep_seconds = 0\n")
+    update(daemon, good)
+    wait_until(
+        lambda: shown(daemon)["previous"] == {"path": str(poor), "kept": False}, "the end of its engine"
+    )
+    answer = rollback(daemon)
+    assert (answer.status_code, answer.json()["canary"]) == (200, [])
+    assert shown(daemon)["current"]["path"] == str(poor)
+    assert [one for one in daemon.get("/admin/v1/alerts").json()["alerts"] if not one["endsAt"]] == []
+    react(daemon, "alert")
+    update(daemon, good)
 
 
 def test_what_serves_can_be_asked(house, capsys):

@@ -171,6 +171,23 @@ def test_what_is_not_kept_is_started_for_a_rollback(daemons, tmp_path):
     assert ask(daemon).status_code == 200
 
 
+def test_a_rollback_finds_other_files_where_the_previous_target_lay(daemons, tmp_path):
+    """Test that it is refused by a sentence, whether those are served already or nobody knows them."""
+    daemon = daemons.start(f"[model.target.update]\nkeep_seconds = 0\n{NO_CANARY}").ready()
+    place = other_model(tmp_path / "place")
+    update(daemon, place)
+    place.rename(tmp_path / "gone")
+    write_served_model(place)
+    served = update(daemon, place).json()["target_revision"]
+    (place / "generation_config.json").write_text("{}")
+    for _ in ("unknown", "served"):
+        answer = rollback(daemon)
+        assert answer.status_code == 422
+        assert f"no longer in {place}: other files are there" in answer.json()["error"]["message"]
+        (place / "generation_config.json").unlink(missing_ok=True)
+    assert daemon.status()["model"]["target_revision"] == served
+
+
 def half_written(directory: Path) -> Path:
     other_model(directory)
     weights = directory / "model.safetensors"
@@ -411,13 +428,16 @@ def test_a_reload_updates_the_target(daemons, tmp_path):
 
 
 def test_a_swapped_link_updates_the_target(daemons, tmp_path):
-    """Test that with watch_seconds a link that leads elsewhere is followed, that a rollback serves what it led to, and
-    that a half-written model is refused, left alone, and served once it is whole."""
+    """Test that with watch_seconds a link that leads elsewhere is followed, that a half-written model is refused, left
+    alone, and served once it is whole, and that what the link led to before is what an engine that died comes back with
+    after the refusal, and what a rollback serves when no engine is kept."""
     link, served = tmp_path / "current", daemons.model
     link.symlink_to(served)
     daemons.model = link
     try:
-        daemon = daemons.start(f"[model.target.update]\nwatch_seconds = 0.05\n{NO_CANARY}").ready()
+        daemon = daemons.start(
+            f"[model.target.update]\nwatch_seconds = 0.05\nkeep_seconds = 0\n{NO_CANARY}"
+        ).ready()
     finally:
         daemons.model = served
     before = daemon.status()["model"]["target_revision"]
@@ -429,10 +449,16 @@ def test_a_swapped_link_updates_the_target(daemons, tmp_path):
     lead_to(half_written(tmp_path / "half"))
     wait_until(lambda: "half-written" in daemon.log, "the refusal")
     assert daemon.status()["model"]["target_revision"] == before
+    first = daemon.status()["engine"]["pid"]
+    os.kill(first, 9)
+    wait_until(lambda: daemon.status()["engine"]["restarts"] == 1, "the restart")
+    assert daemon.status()["engine"]["info"]["model_path"] == str(served)
     (other_model(tmp_path / "whole") / "model.safetensors").replace(tmp_path / "half" / "model.safetensors")
     wait_until(lambda: daemon.status()["model"]["target_revision"] != before, "the update")
     assert daemon.log.count("what lies in") == 1
+    wait_until(lambda: len(engines_of(daemon)) == 1, "the end of the first engine")
     assert rollback(daemon).json()["target_revision"] == before
+    assert daemon.status()["engine"]["info"]["model_path"] == str(served)
 
 
 def test_bodies_that_ask_for_nothing(daemon):
