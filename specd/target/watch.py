@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specd.config.target import TargetSection
-from specd.errors import UserError
+from specd.errors import UpdateBusyError, UserError
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Settling:
     """
 
     def __init__(self, served: Signature | None) -> None:
-        self._taken = served
+        self._taken = self._taken_before = served
         self._seen = served
 
     def has_settled(self, now: Signature | None) -> bool:
@@ -42,8 +42,12 @@ class Settling:
         quiet, self._seen = now == self._seen, now
         if now is None or not quiet or now == self._taken:
             return False
-        self._taken = now
+        self._taken_before, self._taken = self._taken, now
         return True
+
+    def put_back(self) -> None:
+        """Nobody had time for it: it has settled again at the next look."""
+        self._taken = self._taken_before
 
 
 async def watch(
@@ -59,6 +63,8 @@ async def watch(
         elif settling.has_settled(await in_thread(signature, watched)):
             try:
                 await update(section)
+            except UpdateBusyError:
+                settling.put_back()
             except UserError as error:
                 log.error("what lies in %s now is not served: %s", watched, error)  # noqa: TRY400  a sentence
 

@@ -1,9 +1,15 @@
 """When a directory holds another model."""
 
+import asyncio
+import itertools
 import shutil
 from pathlib import Path
 
-from specd.target.watch import Settling, signature
+from specd.config.target import TargetSection
+from specd.errors import UpdateBusyError, UserError
+from specd.target.watch import Settling, signature, watch
+from specd.tasks import ended
+from tests.daemon.conftest import until
 from tests.daemon.model_directory import safetensors, write_model
 
 
@@ -11,6 +17,47 @@ def test_a_model_is_taken_once_it_has_been_left_alone():
     """Test that each look that differs from the last one waits, and that what settled is taken once."""
     settling = Settling(("a",))
     assert [settling.has_settled((one,)) for one in "aabcccc"] == [False] * 4 + [True, False, False]
+
+
+def test_what_nobody_had_time_for_settles_again():
+    """Test that a model that was put back is taken at the next look, and that one that was refused before is not."""
+    settling = Settling(("a",))
+    looks = [settling.has_settled((one,)) for one in "bb"]
+    assert looks == [False, True]
+    assert [settling.has_settled((one,)) for one in "bcc"] == [False, False, True]
+    settling.put_back()
+    assert settling.has_settled(("c",))
+    assert not settling.has_settled(("c",))
+
+
+async def test_a_swap_during_another_change_is_not_lost(tmp_path: Path):
+    """Test that the watch asks again after an update was under way, and not after a refusal."""
+    model = write_model(tmp_path / "model")
+    section = TargetSection.model_validate({"path": str(model), "update": {"watch_seconds": 0.01}})
+    answers = [UpdateBusyError("busy"), UpdateBusyError("busy"), UserError("no")]
+    asked: list[TargetSection] = []
+    looks = itertools.count()
+    begun = asyncio.Event()
+
+    def target() -> TargetSection:
+        if next(looks) > 2:  # it has seen what lies there at first
+            begun.set()
+        return section
+
+    async def update(target: TargetSection) -> None:
+        asked.append(target)
+        if answers:
+            raise answers.pop(0)
+
+    watching = asyncio.create_task(watch(target, update))
+    try:
+        await begun.wait()
+        (model / "model.safetensors").write_bytes(safetensors("a", "b", "c"))
+        await until(lambda: len(asked) == 3)
+        (model / "model.safetensors").write_bytes(safetensors("a", "b", "c", "d"))
+        await until(lambda: len(asked) == 4)
+    finally:
+        await ended(watching)
 
 
 def test_what_was_served_at_first_is_no_update():
