@@ -4,6 +4,7 @@ place      what a request takes on admission; there are `engine.max_running + se
 waiting    has a place and a prompt, the engine does not know it yet: an engine that dies does not hurt it
 submitted  the engine has it: an engine that dies takes it along if anything was said of it; else it waits again, once,
            since it may be what the engine dies of
+aside      the daemon's own, of which nobody is to notice anything: it takes no place, and is counted nowhere
 
 Tenants take turns in the waiting line, and where the house is full, whoever waits for the tenant with most places
 leaves for one with few: `specd.admission.fair`.
@@ -160,6 +161,7 @@ class Flights:
         self._cancel = cancel
         self._most_unread = most_unread
         self._all: set[Flight] = set()
+        self._aside: set[Flight] = set()
         self._held: Counter[str] = Counter()
         self._waiting: FairLine[Flight] = FairLine(weight)
         self._submitted: dict[str, Flight] = {}
@@ -186,6 +188,17 @@ class Flights:
         self._all.add(flight)
         self._held[tenant] += 1
         self._empty.clear()
+        return flight
+
+    def admit_aside(self, tenant: str) -> Flight:
+        """One more for which nobody has to leave, and for whose end nobody waits. Raises `UnservedError` when the house
+        is closed.
+        """
+        closed = self._gate()
+        if closed is not None:
+            raise UnservedError(closed)
+        flight = Flight(tenant=tenant, admitted=self._clock(), release=self._leave_aside)
+        self._aside.add(flight)
         return flight
 
     def _make_room(self, tenant: str) -> None:
@@ -278,7 +291,7 @@ class Flights:
 
     def lose_all(self, why: Refusal) -> None:
         """End every flight, those without a prompt included."""
-        for flight in self._all:
+        for flight in (*self._all, *self._aside):
             if not flight.done:
                 flight.put(why)
         self._waiting.clear()
@@ -295,6 +308,10 @@ class Flights:
             self._finished.append(self._clock())
         if not self._all:
             self._empty.set()
+
+    def _leave_aside(self, flight: Flight) -> None:
+        self._withdraw(flight)
+        self._aside.discard(flight)
 
     def _withdraw(self, flight: Flight) -> None:
         """Out of the line, or out of the engine."""

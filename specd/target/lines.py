@@ -144,13 +144,10 @@ class Traffic:
                 observer.submitted(request, admitted)
 
     def step(self, report: StepReport) -> None:
-        """Without the canaries' rounds and outputs."""
-        if any(one.id.startswith(CANARY) for one in report.outputs):
-            rounds = [one for one in report.rounds if not one.request.startswith(CANARY)]
-            outputs = [each for each in report.outputs if not each.id.startswith(CANARY)]
-            report = structs.replace(report, rounds=rounds, outputs=outputs)
+        """Without the canaries, their rounds, outputs and tokens."""
+        seen = _of_clients(report)
         for observer in self._observers:
-            observer.step(report)
+            observer.step(seen)
 
     def idle(self, idle: Idle) -> None:
         """As it is."""
@@ -161,6 +158,22 @@ class Traffic:
         """As it is."""
         for observer in self._observers:
             observer.died(death)
+
+
+def _of_clients(report: StepReport) -> StepReport:
+    own = [each for each in report.outputs if each.id.startswith(CANARY)]
+    if not own:
+        return report
+    decoded = {
+        one.request for one in report.rounds
+    }  # the first token of a text is of no round, and not counted
+    return structs.replace(
+        report,
+        running=max(report.running - sum(each.finish is None for each in own), 0),
+        committed=max(report.committed - sum(len(each.tokens) for each in own if each.id in decoded), 0),
+        rounds=[one for one in report.rounds if not one.request.startswith(CANARY)],
+        outputs=[each for each in report.outputs if not each.id.startswith(CANARY)],
+    )
 
 
 class Aftermath:

@@ -6,6 +6,7 @@ context    a prompt and a beginning of its answer; from there a few tokens are g
 """
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,6 +35,8 @@ class Manner(NamedTuple):
     together: int
     patience: float
     """Seconds, in all, that the replay steps back for while others are served."""
+    quiet: float = 0.0
+    """Seconds for which nobody else must have been served before it goes on."""
 
 
 class Drafts(NamedTuple):
@@ -46,7 +49,9 @@ class Drafts(NamedTuple):
 ALONE: Final = Manner(_TOGETHER, 0.0)
 """Of an engine that serves nobody yet."""
 BESIDE: Final = Manner(1, 60.0)
-"""Of one that serves."""
+"""Of one that serves, when somebody waits for the outcome."""
+AT_LEISURE: Final = Manner(1, math.inf, 1.0)
+"""The same when nobody does."""
 
 
 async def written(line: Line, prompts: Sequence[str], tokens: int, manner: Manner) -> list[list[int]]:
@@ -106,7 +111,7 @@ class _Reader:
         self._manner = manner
         self._places = asyncio.Semaphore(manner.together)
         self._left = manner.patience
-        self._inside = 0
+        self._quiet = manner.quiet
 
     async def all(self, requests: Sequence[Request]) -> list[list[Output]]:
         """The outputs of each. Raises `UnservedError` when one is not served; the others are cancelled."""
@@ -126,18 +131,16 @@ class _Reader:
     async def _place(self) -> AsyncIterator[Flight]:
         async with self._places:
             await self._step_back()
-            with self._line.supervisor.flights.admit(CANARY) as flight:
-                self._inside += 1
-                try:
-                    yield flight
-                finally:
-                    self._inside -= 1
+            with self._line.supervisor.flights.admit_aside(CANARY) as flight:
+                yield flight
 
     async def _step_back(self) -> None:
         """Whoever else is served comes first, as long as there is patience."""
-        while self._left > 0 and len(self._line.supervisor.flights) > self._inside:
-            await asyncio.sleep(_PAUSE)
-            self._left -= _PAUSE
+        others, pause = self._line.supervisor.flights, max(_PAUSE, self._manner.quiet / 10)
+        while self._left > 0 and (len(others) or self._quiet > 0):
+            self._quiet = self._manner.quiet if len(others) else self._quiet - pause
+            await asyncio.sleep(pause)
+            self._left -= pause
 
 
 class _Room(NamedTuple):

@@ -246,6 +246,28 @@ async def test_full_house_is_told_when_to_come_back(fake_engine):
             assert len(setup.supervisor.flights) == 1
 
 
+async def test_what_the_daemon_asks_itself_takes_no_place(fake_engine):
+    """Test that a full house serves it and refuses clients as before, that nobody waits for its end, that it hears of
+    the end of the engine, and that a house that is closed takes none."""
+    async with supervised(fake_engine, places=1) as setup:
+        flights = setup.supervisor.flights
+        with flights.admit() as client, flights.admit_aside("own") as own:
+            setup.supervisor.submit(own, request([5], name="own", max_tokens=3))
+            assert [token async for output in own.outputs() for token in output.tokens] == [5, 5, 5]
+            assert len(flights) == 1
+            with pytest.raises(UnservedError):
+                flights.admit()
+            assert not client.done
+        with flights.admit_aside("own") as own:
+            await asyncio.wait_for(flights.empty(), 5)
+            flights.lose_all(Refusal("over", "over"))
+            with pytest.raises(UnservedError, match="over"):
+                await own.next()
+        setup.supervisor.close(Refusal("closed", "closed"))
+        with pytest.raises(UnservedError, match="closed"):
+            flights.admit_aside("own")
+
+
 async def test_leaving_early_cancels_in_the_engine(fake_engine):
     """Test that a request left half-way is cancelled: the engine runs dry without finishing it."""
     async with supervised(fake_engine) as setup:
