@@ -20,7 +20,7 @@ async def bring_up(
         _observe(parts, life, notifier, say)
         return
     line = parts.lines.current
-    await line.find()
+    await line.find(head=parts.updates.last_head)
     line.start("alone")
     life.spawn(line.over())
     await line.read()

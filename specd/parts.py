@@ -28,8 +28,9 @@ from specd.serving import served_name
 from specd.store import store_dir
 from specd.taking_over import TakeOver
 from specd.target.canary import Canary
+from specd.target.files import DraftChoice
 from specd.target.healing import Healer
-from specd.target.line import DraftChoice, Line
+from specd.target.line import Line
 from specd.target.lines import Lines
 from specd.target.updates import TargetUpdates
 from specd.view import View

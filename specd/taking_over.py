@@ -11,7 +11,7 @@ from specd.models.pair import misfit
 from specd.mqtt.bridge import Bridge
 from specd.mqtt.presence import settings_of
 from specd.reloading import Reloader
-from specd.target.line import DraftChoice
+from specd.target.files import DraftChoice
 from specd.target.lines import Lines
 from specd.target.updates import TargetUpdates
 from specd.watchers import Watchers

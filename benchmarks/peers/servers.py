@@ -47,10 +47,10 @@ class Contender:
 def ours(name: str, folder: Path, policy: str = "") -> Contender:
     """The daemon; policy: the [policy] section's lines, none for the default."""
     config = folder / f"{name.replace(' ', '-')}.toml"
-    # It is stopped between its turns, which a watch over hangs takes for one.
+    # It is stopped between its turns, which a watch over hangs takes for one, and asks no canary in them.
     config.write_text(
         f'[admin]\nlisten = "unix:{folder / name.replace(" ", "-")}.sock"\n'
-        f"[engine]\nhang_seconds = 86400.0\n[policy]\n{policy}\n"
+        f"[engine]\nhang_seconds = 86400.0\n[canary]\nenabled = false\n[policy]\n{policy}\n"
     )
     specd = str(Path(sys.executable).with_name("specd"))
     return Contender(

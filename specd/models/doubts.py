@@ -8,7 +8,7 @@ import msgspec
 
 from specd.models.cache import HashCache
 from specd.models.directory import chat_template, read_config
-from specd.models.drafts import Drafts
+from specd.models.drafts import Drafts, unfit
 from specd.models.identity import fingerprint
 
 _SIZES: Final = (
@@ -28,8 +28,18 @@ def alike(one: Path, other: Path) -> bool:
     return all(first.get(size) == second.get(size) for size in _SIZES)
 
 
-def doubts_about(drafts: Drafts, target: Path, hashes: HashCache) -> Iterator[str]:
-    """Why drafts that can be had with the model in this directory may not be worth it, a sentence each."""
+def doubts_about(
+    drafts: Drafts, target: Path, hashes: HashCache, *, before: Path | None = None
+) -> Iterator[str]:
+    """Why drafts that can be had with the model in this directory may not be worth it, a sentence each. before: the
+    head that drafted last, if one is to draft wherever there is one.
+    """
+    if drafts.head is None and before is not None:
+        why = unfit(before, target) or "other kinds are configured"
+        yield (
+            f"the head in {before} drafted before and cannot for this target ({why}), so prompt lookup drafts "
+            "alone: train a head with `specd draft train`, or say with model.draft.kind that there is to be none"
+        )
     if drafts.head is not None and (reason := _trained_for_another(drafts.head, target, hashes)):
         yield reason
     if drafts.model is not None:

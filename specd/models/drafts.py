@@ -90,18 +90,18 @@ def find_drafts(
     hashes: HashCache,
     *,
     trained: Path | None = None,
-    serving: Drafts | None = None,
+    before: Path | None = None,
 ) -> Drafts:
-    """Resolve what is named, for the target in this directory. trained: where heads are that were trained here.
-    serving: what drafts for the target that this one replaces; a head of it goes on where the config names none and
-    nobody has one for this target, if it is of the right sizes. Slow once per model or head. Raises `ModelError`.
+    """Resolve what is named, for the target in this directory. trained: where heads are that were trained here. before:
+    the head that drafted last, maybe for another target; it goes on where the config names none and nobody has one for
+    this target, if it is of the right sizes. Slow once per model or head. Raises `ModelError`.
     """
     if fault := misfit(draft, target, hashes):
         raise ModelError(fault)
     kinds = draft.kinds
     head = None
     if draft.kind == "auto" or _HEADS.intersection(kinds):
-        head = _named(draft) or _known(kinds, target, hashes, trained, serving)
+        head = _named(draft) or _known(kinds, target, hashes, trained, before)
     if draft.kind == "auto":
         kinds = ("ngram",) if head is None else ("ngram", _drafts_with(head))
     elif head is None and _HEADS.intersection(kinds):
@@ -125,19 +125,23 @@ def _known(
     target: Path,
     hashes: HashCache,
     trained: Path | None,
-    serving: Drafts | None,
+    before: Path | None,
 ) -> Path | None:
     """A head that nobody had to name. It may have to read all of the target's weights."""
     own = [] if trained is None else proven_heads(trained)
     fitting = [head for head in own if not kinds or inspect(head).kind in kinds]
     found = _trained_for(fitting, target, hashes) or shipped_head(target, hashes)
-    return found or (None if serving is None else _going_on(serving, target))
+    if found is not None or before is None or unfit(before, target) is not None:
+        return found
+    return before if not kinds or inspect(before).kind in kinds else None
 
 
-def _going_on(serving: Drafts, target: Path) -> Path | None:
-    """The head that drafts already, if this target can be drafted for with it."""
-    head = serving.head
-    return head if head is not None and inspect(head).misfit(target) is None else None
+def unfit(head: Path, target: Path) -> str | None:
+    """Why what is in a directory cannot draft for a target, or is no longer there."""
+    try:
+        return inspect(head).misfit(target)
+    except ModelError as error:
+        return str(error)
 
 
 def shipped_head(target: Path, hashes: HashCache) -> Path | None:

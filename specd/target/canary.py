@@ -2,7 +2,8 @@
 
 DIRECTORY/texts-<what they were written to>.json       answers that everybody is asked within
 DIRECTORY/<target>+<draft>-<how>.json                  what a pair's drafts came to, kept for the next comparison
-DIRECTORY/serving.json                                 the same of the pair that serves, for the next start of it all
+DIRECTORY/serving.json                                 the same of the pair that serves, for the next start of it all,
+                                                       with its head, and who has fallen
 """
 
 import hashlib
@@ -13,9 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Any, Final
 
 from engine.api import DraftKind
 from policies.canary import CanaryVerdict, Comparison, Counts, by_position, compare
@@ -24,16 +23,14 @@ from specd.config.canary import CanarySection, read_prompts
 from specd.config.schema import Config
 from specd.errors import UpdateError
 from specd.flights import UnservedError
-from specd.models.cache import hashes, write_json
+from specd.models.cache import hashes
 from specd.observers import CANARY
+from specd.target.kept import Kept, Served, keep, read, remember
 from specd.target.line import Identity, Line
-from specd.target.replay import ALONE, BESIDE, Drafts, Manner, replayed, written
+from specd.target.replay import ALONE, AT_LEISURE, BESIDE, Drafts, Manner, replayed, written
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 _VERDICTS: Final = {
     CanaryVerdict.FINE: Verdict.FINE,
@@ -41,25 +38,7 @@ _VERDICTS: Final = {
     CanaryVerdict.NO_EVIDENCE: Verdict.NO_EVIDENCE,
 }
 _SERVING: Final = "serving.json"
-_OF_PAIRS: Final = "*+*.json"
-_KEPT_FILES: Final = 64
-_REMEMBERED: Final = 8
 _UNSAFE: Final = re.compile(r"[^\w.+-]")
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What a pair's drafts came to."""
-
-    target_revision: str
-    draft_revision: str
-    counts: dict[DraftKind, list[Counts]]
-    asked: str = ""
-    """Which prompts, texts and lengths of drafts: only what was asked the same can be compared."""
-
-    @property
-    def pair(self) -> Pair:
-        """Whose drafts."""
-        return Pair(self.target_revision, self.draft_revision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +51,8 @@ class Judged:
     comparison: Comparison
     positions: tuple[float, ...]
     """Acceptance now, by draft position."""
+    alike: bool = True
+    """Whether both were asked the same."""
 
     @property
     def bad(self) -> bool:
@@ -81,6 +62,11 @@ class Judged:
     def text(self) -> str:
         """A sentence with the numbers."""
         found = self.comparison
+        if not self.alike:
+            return (
+                f"canary: nothing can be said of {self.proposer}: the prompts, their tokens or canary.k are others "
+                "than the pair before was asked with; from now on there is something to compare with"
+            )
         if found.verdict is CanaryVerdict.NO_EVIDENCE:
             return (
                 f"canary: nothing can be said of {self.proposer}: {found.examined} drafted tokens of {found.prompts} "
@@ -173,26 +159,68 @@ class Canary:
         started, else with what it came to first. Raises as `judge` does.
         """
         with _answered():
-            first = self._served_before(line) or await self.of(line, BESIDE)
+            old = self._served_before(line) or await self.of(line, BESIDE)
             new = await self.of(line, BESIDE, anew=True)
-            old = first if first.asked == new.asked else new
-        self.serves(line)
         return self._conclude(old, new)
 
     def remembers_another(self, line: Line) -> bool:
         """Whether another pair served when the daemon ended."""
         return self.enabled and self._served_before(line) is not None
 
+    @property
+    def last_head(self) -> Path | None:
+        """That drafted when the daemon ended, and was not named by anybody."""
+        last = self._last()
+        return Path(last.head) if last is not None and last.head else None
+
+    def fallen(self, line: Line) -> frozenset[DraftKind]:
+        """Who had fallen when the daemon ended, if this is the pair that served then."""
+        last = self._last()
+        return frozenset(last.fallen if last is not None and last.pair == self._pair(line) else ())
+
+    def lacks(self, line: Line) -> bool:
+        """Whether the next start would have nothing to compare with: not this line, and none before it either."""
+        last = self._last()
+        return last is None or (last.pair == self._pair(line) and not last.counts)
+
+    async def learn(self, line: Line) -> None:
+        """See to it that the next start can be compared with this line, which serves: at leisure, for as long as that
+        takes. Raises as `judge` does.
+        """
+        with _answered():
+            await self.of(line, AT_LEISURE)
+        self.serves(line)
+
     def serves(self, line: Line) -> None:
-        """This line serves from now on, and what is known of it is what the next start is compared with."""
-        kept = self._known.get(self._pair(line))
-        if kept is not None:
-            _keep(self._directory / _SERVING, kept)
+        """This line serves from now on: what is known of it is what the next start goes on with."""
+        pair, last = self._pair(line), self._last()
+        before = (
+            last
+            if last is not None and last.pair == pair
+            else Kept(pair.target_revision, pair.draft_revision, {})
+        )
+        known = self._known.get(pair, before)
+        served = Served(
+            known.target_revision,
+            known.draft_revision,
+            known.counts,
+            known.asked,
+            head="" if line.draft.head else str(line.last_head or ""),
+            fallen=tuple(sorted(line.fallen)),
+        )
+        if served != last:
+            keep(self._directory / _SERVING, served)
 
     def _served_before(self, line: Line) -> Kept | None:
         """What the last update, or else the end of the last daemon, left for a comparison."""
-        known: Kept | None = self._reference or _read(self._directory / _SERVING, Kept)
-        return known if known is not None and known.pair != self._pair(line) else None
+        known = self._reference or self._last()
+        other = known is not None and known.pair != self._pair(line) and known.counts
+        return known if other else None
+
+    def _last(self) -> Served | None:
+        """What was written of the pair that served last."""
+        found: Served | None = read(self._directory / _SERVING, Served)
+        return found
 
     def _pair(self, line: Line) -> Pair:
         identity = self._identity(line)
@@ -215,14 +243,14 @@ class Canary:
         texts = await self._texts(line, manner)
         asked = _digest(self._prompts, texts, settings.k)
         file = self._file(identity, asked)
-        kept: Kept | None = None if anew else self._known.get(self._pair(line)) or _read(file, Kept)
+        kept: Kept | None = None if anew else self._known.get(self._pair(line)) or read(file, Kept)
         if kept is not None and kept.asked != asked:
             kept = None
         if kept is None:
             counts = await self._replay(line, texts, settings, manner)
             kept = Kept(identity.target_revision, identity.draft_revision, counts, asked)
-            _keep(file, kept)
-        _remember(self._known, kept.pair, kept)
+            keep(file, kept)
+        remember(self._known, kept.pair, kept)
         return kept
 
     async def _replay(
@@ -240,30 +268,32 @@ class Canary:
         settings, prompts = self._settings, self._prompts
         tokenizer = await in_thread(_tokenizer_hash, line.path)
         file = self._directory / f"texts-{_digest(prompts, settings.tokens, tokenizer)}.json"
-        known: list[list[int]] | None = self._written.get(file.name) or _read(file, list[list[int]])
+        known: list[list[int]] | None = self._written.get(file.name) or read(file, list[list[int]])
         if known is None or len(known) != len(prompts):
             known = await written(line, prompts, settings.tokens, manner)
-            _keep(file, known)
-        _remember(self._written, file.name, known)
+            keep(file, known)
+        remember(self._written, file.name, known)
         return known
 
     def _compared(self, old: Kept, new: Kept) -> list[Judged]:
-        settings = self._settings
+        """Of those who drafted in both."""
+        settings, alike = self._settings, old.asked == new.asked
         return [
             Judged(
                 proposer,
                 old.pair,
                 new.pair,
                 compare(
-                    old.counts[proposer],
-                    counts,
+                    old.counts[proposer] if alike else (),
+                    counts if alike else (),
                     confidence=settings.confidence,
                     tolerance=settings.tolerance,
                 ),
                 by_position(counts),
+                alike,
             )
             for proposer, counts in new.counts.items()
-            if len(old.counts.get(proposer, ())) == len(counts)
+            if proposer in old.counts
         ]
 
     def _file(self, identity: Identity, asked: str) -> Path:
@@ -304,30 +334,3 @@ def _tokenizer_hash(path: Path) -> str:
 
 def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def _remember(kept: dict[K, V], key: K, value: V) -> None:
-    """As the newest, with the few before it: every update brings another."""
-    kept.pop(key, None)
-    kept[key] = value
-    while len(kept) > _REMEMBERED:
-        del kept[next(iter(kept))]
-
-
-def _read(file: Path, kind: Any) -> Any:
-    """None where there is nothing that can be read: then it is asked for again."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _keep(file: Path, value: object) -> None:
-    """What cannot be kept costs a replay later, and is said."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, value)
-        for older in sorted(file.parent.glob(_OF_PAIRS), key=lambda one: one.stat().st_mtime)[:-_KEPT_FILES]:
-            older.unlink()
-    except OSError as error:
-        log.warning("what the canary found is not kept: %s: %s", file, error.strerror)

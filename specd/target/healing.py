@@ -32,7 +32,7 @@ from specd.target.canary import Judged
 from specd.target.errand import Bounds, run
 from specd.target.line import Line
 from specd.target.outcome import Last, Outcome
-from specd.target.updates import Rule
+from specd.target.reaction import Rule
 from specd.tasks import ended
 from specd.threads import in_thread
 from specd.training import Training

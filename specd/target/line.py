@@ -11,45 +11,27 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
 
 from msgspec import structs
 
 from engine.api import Configure, DraftKind, DraftSettings, Launch, Ready, Share
 from policies.cost import StepCosts
-from policies.profile import Profile, with_load
+from policies.profile import with_load
 from policies.settings import PolicySettings
 from specd.admission.turnstile import weight_of
 from specd.alerts.finding import Finding, Verdict
-from specd.config.schema import Config, DraftSection
+from specd.config.schema import Config
 from specd.config.target import TargetSection
-from specd.errors import ModelError, UserError
+from specd.errors import ModelError
 from specd.flights import Refusal, UnservedError
 from specd.launching import launch_of
 from specd.memory import give_back
-from specd.models.cache import hashes
-from specd.models.directory import read_config
-from specd.models.doubts import alike, doubts_about
-from specd.models.drafts import Drafts, find_drafts
-from specd.models.profile import find_profile
-from specd.models.resolve import resolve_target
 from specd.serving import ServedModel, load_served
-from specd.store import heads_dir
 from specd.supervisor import EngineFailedError, EngineState, Limits, Supervisor
+from specd.target.files import DraftChoice, Files, cost_alike, find_files
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What a target section names, found."""
-
-    path: Path
-    drafts: Drafts
-    profile: Profile | None
-    doubts: tuple[str, ...] = ()
-    """Sentences on why the drafts may not fit the target, though they can be had with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,68 +43,6 @@ class Identity:
     quantization: str
     fingerprint: str
     """Of the target's files, whatever it is called."""
-
-
-class DraftChoice(NamedTuple):
-    """What of `[model.draft]` changes as the target does: with another engine."""
-
-    head: str = ""
-    revision: str = ""
-
-    @classmethod
-    def of(cls, draft: DraftSection) -> Self:
-        """As the config has it."""
-        return cls(draft.head, draft.revision)
-
-    def within(self, draft: DraftSection) -> DraftSection:
-        """The section with this choice."""
-        return draft.model_copy(update=self._asdict())
-
-
-def find_files(
-    config: Config, target: TargetSection, choice: DraftChoice, serving: Files | None = None
-) -> Files:
-    """serving: what is to be replaced; what drafts for it goes on where nothing in the package fits better. Blocking;
-    slow once per model. Raises `UserError`.
-    """
-    draft = choice.within(config.drafting)
-    path = resolve_target(target.path, ours=config.engine.backend == "specd")
-    drafts = find_drafts(
-        draft,
-        path,
-        hashes(),
-        trained=heads_dir(config.store),
-        serving=None if serving is None else serving.drafts,
-    )
-    doubts = tuple(doubts_about(drafts, path, hashes()))
-    if doubts and draft.on_mismatch == "refuse":
-        raise ModelError(
-            f"{doubts[0]}. model.draft.on_mismatch = refuse does not let them be served together"
-        )
-    return Files(path, drafts, _profile(config, path, drafts, updating=serving is not None), doubts)
-
-
-def _profile(config: Config, path: Path, drafts: Drafts, *, updating: bool) -> Profile | None:
-    """The one that the config names. An update that it does not hold for goes on without it."""
-    try:
-        return find_profile(config, path, drafts, hashes())
-    except UserError as error:
-        if not updating:
-            raise
-        log.warning("%s; until then costs are learned as the target serves", error)
-        return None
-
-
-def _cost_alike(one: Files, other: Files) -> bool:
-    """Whether steps and drafts of both cost the same: what differs is in their weights at most."""
-    if not alike(one.path, other.path) or one.drafts.kinds != other.drafts.kinds:
-        return False
-    heads = one.drafts.head, other.drafts.head
-    return heads[0] == heads[1] or (None not in heads and _sizes(heads[0]) == _sizes(heads[1]))
-
-
-def _sizes(head: Path | None) -> object:
-    return head and read_config(head)
 
 
 class Line:
@@ -139,6 +59,8 @@ class Line:
         self.target = target
         self.draft = draft
         self.files: Files | None = None
+        self.fallen: frozenset[DraftKind] = frozenset()
+        """Whose acceptance fell, by the canary."""
         self._silenced: frozenset[DraftKind] = frozenset()
         self._looks_up = False
         self._costs: StepCosts | None = None
@@ -175,13 +97,19 @@ class Line:
         """The model, waiting for its files to be read. Raises `UnservedError` if that never comes."""
         return await asyncio.shield(self._model)
 
-    async def find(self, serving: "Line | None" = None) -> None:
-        """Find the files; serving: the line that this one is to replace. Raises `UserError`."""
+    async def find(self, serving: "Line | None" = None, head: Path | None = None) -> None:
+        """Find the files; serving: the line that this one is to replace; head: that drafted before there was any line.
+        Raises `UserError`.
+        """
         replaced = None if serving is None else serving.files
         goes_on = replaced if serving is not None and serving.draft == self.draft else None
-        self.files = await in_thread(find_files, self._config(), self.target, self.draft, goes_on)
+        if goes_on is not None:
+            head = goes_on.last_head
+        self.files = await in_thread(
+            find_files, self._config(), self.target, self.draft, head, updating=goes_on is not None
+        )
         if serving is not None and replaced is not None and serving.target.like(self.target):
-            same = await in_thread(_cost_alike, replaced, self.files)
+            same = await in_thread(cost_alike, replaced, self.files)
             self._costs = serving.supervisor.costs if same else None
 
     async def read(self, serving: "Line | None" = None) -> None:
@@ -193,6 +121,11 @@ class Line:
     def path(self) -> Path:
         """Where the target lies."""
         return self._files().path
+
+    @property
+    def last_head(self) -> Path | None:
+        """See `Files.last_head`."""
+        return self._files().last_head
 
     @property
     def proposers(self) -> tuple[DraftKind, ...]:

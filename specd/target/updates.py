@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,17 +20,21 @@ from specd.alerts.finding import Finding
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.engineless import NO_ENGINE, engineless
-from specd.errors import MemoryShortageError, UpdateBusyError, UpdateError, UserError
+from specd.errors import UpdateBusyError, UpdateError, UserError
 from specd.local_paths import local_path
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
 from specd.supervisor import EngineFailedError
 from specd.target.canary import Canary, Judged
+from specd.target.files import DraftChoice
 from specd.target.keeping import ENDED, Keeping
-from specd.target.line import DraftChoice, Line
+from specd.target.line import Line
 from specd.target.lines import Lines
+from specd.target.opening import Make, Opening
 from specd.target.outcome import Changed, Last, Outcome, fallen, line_as_json
+from specd.target.reaction import Heal, Reaction, Rule
+from specd.tasks import ended
 from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -40,9 +44,6 @@ _LOADING: Final = "the first target is still loading: ask again once it serves"
 _ELSEWHERE: Final = (
     "vLLM is run by others here, who choose its target: have it restarted with another one, and then specd"
 )
-
-Rule = Callable[[Sequence[Judged]], str | None]
-"""Why what the canary has said rules a line out."""
 
 
 class _Before(NamedTuple):
@@ -65,27 +66,27 @@ class TargetUpdates:
         self,
         lines: Lines,
         *,
-        make: Callable[[TargetSection, DraftChoice], Line],
+        make: Make,
         config: Callable[[], Config],
         canary: Canary,
         alarm: Callable[[Iterable[Finding]], Awaitable[None]],
-        heal: Callable[[Line, Sequence[Judged]], None],
+        heal: Heal,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """make: a line that is not opened yet. config: the one in force. alarm: takes what the canary found,
-        and is done when that cannot be lost. heal: has drafts that have fallen trained anew, in its own time. clock:
+        """config: the one in force. alarm: takes what the canary found, and is done when that cannot be lost. clock:
         gives Unix seconds.
         """
         self._lines = lines
-        self._make = make
         self._config = config
         self._canary = canary
         self._alarm = alarm
-        self._heal = heal
+        self._reaction = Reaction(config, heal)
         self._clock = clock
         self._doing = ""
         self._task: asyncio.Task[Outcome] | None = None
         self._keeping = Keeping(lines, config)
+        self._opening = Opening(lines, self._keeping, canary, make, config)
+        self._learning: asyncio.Task[None] | None = None
         self._before: _Before | None = None
         self.last: Last | None = None
         self.changed: Changed | None = None
@@ -112,7 +113,9 @@ class TargetUpdates:
     async def use_head(self, head: str, revision: str | None = None) -> Outcome:
         """Draft with the head in this directory; revision: what to call the drafts. Raises as `update` does."""
         draft = DraftChoice(head, revision or "")
-        return await self._one_at_a_time(f"drafts with {head}", lambda: self._use(draft, self._ruled_out))
+        return await self._one_at_a_time(
+            f"drafts with {head}", lambda: self._use(draft, self._reaction.ruled_out)
+        )
 
     async def heal_with(self, head: Path, ruled_out: Rule) -> Outcome:
         """The same, unless what the canary says rules it out. Raises as `update` does."""
@@ -128,11 +131,24 @@ class TargetUpdates:
         """Replay the canary on what serves, beside its traffic, and react as configured. Raises as `update` does."""
         return await self._one_at_a_time("canary", self._check)
 
+    @property
+    def last_head(self) -> Path | None:
+        """The head that drafted when the daemon ended, where nobody has named one."""
+        return self._canary.last_head
+
     async def check_start(self) -> None:
-        """Where another pair served when the daemon ended, replay the canary: a restart is an update too."""
-        if self._canary.remembers_another(self._lines.current):
+        """Where another pair served when the daemon ended, replay the canary: a restart is an update too. Where nobody
+        knows what served, learn what this pair's drafts come to.
+        """
+        line = self._lines.current
+        line.fallen = self._canary.fallen(line)
+        self._reaction.hush(line)
+        if self._canary.remembers_another(line):
             with contextlib.suppress(UserError):  # it is in the log, and shown
                 await self.check()
+        else:
+            self._canary.serves(line)
+            self._learn()
 
     def snapshot(self) -> dict[str, Any]:
         """For people: what serves, what a rollback would serve, what is going on, how the last attempt ended."""
@@ -157,6 +173,7 @@ class TargetUpdates:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await ended(self._learning)
         await self._keeping.aclose()
 
     async def _one_at_a_time(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
@@ -182,6 +199,7 @@ class TargetUpdates:
 
     async def _done(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         """Do it, and say how it ended."""
+        await ended(self._learning)  # what is under way asks the same, and waits for it
         try:
             outcome = await do()
         except (UserError, EngineFailedError, OSError) as error:
@@ -190,6 +208,7 @@ class TargetUpdates:
             raise UpdateError(str(error)) from None
         finally:
             self._doing, self._task = "", None
+            self._learn()
         log.info("%s: %s", what, outcome.text)
         self.last = Last(self._clock(), ok=True, text=outcome.text)
         return outcome
@@ -202,25 +221,12 @@ class TargetUpdates:
         what: str = "serves now",
     ) -> Outcome:
         began, serving = time.monotonic(), self._lines.current
-        async with self._read(target, serving.draft if draft is None else draft, serving) as line:
+        async with self._opening.read(target, serving.draft if draft is None else draft, serving) as line:
             if line.identity(self._config()) == self._lines.identity(self._config()):
                 await line.end(ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)
-            await self._keeping.forget()
-            judged = await self._opened(line, ruled_out or self._ruled_out)
+            judged = await self._opening.start(line, ruled_out or self._reaction.ruled_out)
         return await self._switch(line, began, what, judged)
-
-    @contextlib.asynccontextmanager
-    async def _read(self, target: TargetSection, draft: DraftChoice, like: Line) -> AsyncIterator[Line]:
-        """A line whose files have been read; any fault ends it. like: whose drafts go on, see `Line.find`."""
-        line = self._make(target, draft)
-        try:
-            await line.find(like)
-            await line.read(self._lines.current)
-            yield line
-        except BaseException:
-            await line.end(ENDED)
-            raise
 
     async def _use(self, draft: DraftChoice, ruled_out: Rule) -> Outcome:
         await in_thread(require_head, Path(draft.head), self._lines.current.path, self._config().model.draft)
@@ -245,50 +251,6 @@ class TargetUpdates:
         target = current.target.model_copy(update={"path": str(path), "revision": revision or ""})
         return await self._replace(target)
 
-    async def _opened(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
-        """Have an engine run it that was checked; what the canary says, which None does not ask."""
-        try:
-            line.start("behind")
-            await line.ready()
-        except MemoryShortageError as shortage:
-            if self._config().model.target.update.room == "beside":
-                raise
-            log.info("no memory for two engines (%s): requests are held until the new one serves", shortage)
-            return await self._in_its_place(line, ruled_out)
-        return await self._judged(line, ruled_out)
-
-    async def _in_its_place(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
-        """The same where there is no room for two. The door stays shut until the switch, or the old one is back."""
-        old = self._lines.current
-        if self._canary.enabled and ruled_out is not None:
-            await self._canary.ask(old)
-        self._lines.hold()
-        try:
-            await self._keeping.emptied(old)
-            await old.stop(ENDED)
-            line.start("alone")
-            await line.ready()
-            return await self._judged(line, ruled_out)
-        except BaseException:
-            await line.end(ENDED)
-            self._lines.resume()
-            raise
-
-    async def _judged(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
-        """What the canary says of a line before it takes traffic. Raises `UpdateError` where that rules it out."""
-        if ruled_out is None or not self._canary.enabled:
-            return ()
-        judged = await self._canary.judge(self._lines.current, line)
-        if why_not := ruled_out(judged):
-            raise UpdateError(why_not)
-        return judged
-
-    def _ruled_out(self, judged: Sequence[Judged]) -> str | None:
-        bad = [each for each in judged if each.bad]
-        if not bad or self._config().drift.on_canary_fail != "rollback":
-            return None
-        return f"{bad[0].text()}; drift.on_canary_fail = rollback does not let it serve"
-
     async def _roll_back(self) -> Outcome:
         changed = self.changed
         outcome = await self._serve_previous()
@@ -308,26 +270,40 @@ class TargetUpdates:
     async def _open_again(self, before: _Before, began: float) -> Outcome:
         """No canary is asked: it has served, and what it is to be compared with is what was found wrong."""
         target = before.target
-        async with self._read(target, before.line.draft, before.line) as line:
+        async with self._opening.read(target, before.line.draft, before.line) as line:
             identity = line.identity(self._config())
             if identity is None or identity.fingerprint != before.fingerprint:
                 raise UserError(
                     f"what was served before is no longer in {target.path}: other files are there by now. Put the old "
                     "ones back, or update to a copy of them"
                 )
-            await self._keeping.forget()
-            await self._opened(line, None)
+            await self._opening.start(line, None)
+        line.fallen = before.line.fallen
+        self._reaction.hush(line)
         return await self._switch(line, began, "serves again")
+
+    def _learn(self) -> None:
+        """Have the canary asked, at leisure, where the next start would have nothing to compare with."""
+        line = self._lines.current
+        if self._canary.enabled and line.proposers and self._canary.lacks(line):
+            self._learning = asyncio.create_task(self._learned(line))
+
+    async def _learned(self, line: Line) -> None:
+        try:
+            await self._canary.learn(line)
+        except UserError as error:
+            log.info("what the drafts come to is not known yet: %s", error)
 
     async def _check(self) -> Outcome:
         began, line = time.monotonic(), self._lines.current
         judged = await self._canary.judge_serving(line)
         text = "; ".join(each.text() for each in judged) or "canary: nobody drafts, so nothing can be said"
-        rolls_back = any(each.bad for each in judged) and self._config().drift.on_canary_fail == "rollback"
+        rolls_back = any(each.bad for each in judged) and self._reaction.rolls_back
         await self._alarm([each.finding() for each in judged])
         if rolls_back and self._before is not None:
             return await self._roll_back()
-        self._react(line, judged)
+        self._reaction.to(line, judged)
+        self._canary.serves(line)
         return self._outcome(began, text, judged, changed=False)
 
     async def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
@@ -341,9 +317,8 @@ class TargetUpdates:
             left.supervisor.flights.recall()
         self._keeping.begin(left)
         outcome = self._outcome(began, f"{line.target.path} {what}{fallen(judged)}", judged)
-        self._react(line, judged)
-        if self._canary.enabled:
-            self._canary.serves(line)
+        self._reaction.to(line, judged)
+        self._canary.serves(line)
         await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
 
@@ -357,23 +332,6 @@ class TargetUpdates:
         before, now = left.identity(self._config()), line.identity(self._config())
         if before is not None and now is not None and before.target_revision != now.target_revision:
             self.changed = Changed(self._clock(), "update", before.target_revision)
-
-    def _react(self, line: Line, judged: Iterable[Judged]) -> None:
-        bad = [each for each in judged if each.bad]
-        if not bad:
-            return
-        match self._config().drift.on_canary_fail:
-            case "off":
-                proposers = [each.proposer for each in bad]
-                line.silence(proposers)
-                log.warning("%s draft no more: drift.on_canary_fail = off", ", ".join(proposers))
-            case "ngram":
-                line.look_up()
-                log.warning("prompt lookup drafts alone: drift.on_canary_fail = ngram")
-            case "retrain":
-                self._heal(line, bad)
-            case "alert" | "rollback":
-                pass
 
     def _outcome(
         self, began: float, text: str, judged: tuple[Judged, ...] = (), *, changed: bool = True

@@ -103,7 +103,8 @@ class Daemons:
         **options: object,
     ) -> DaemonProcess:
         """`extra`, `server` and `admin` are lines of TOML. model: serve the tiny one, or what `extra` names. Without
-        watch, a reload has to be asked for.
+        watch, a reload has to be asked for. Without a section for it there is no canary: it would ask the engine
+        whatever the test does not.
         """
         listen = 'listen = "127.0.0.1:0"'
         target = f"[model.target]\npath = {json.dumps(str(self.model))}"
@@ -113,6 +114,7 @@ class Daemons:
             f"[reload]\nwatch = {json.dumps(watch)}\n"
             f"{target if model else ''}\n{extra}\n"
         )
+        config += "" if "[canary]" in config else "[canary]\nenabled = false\n"
         directory = Path(tempfile.mkdtemp(dir=self._directory))
         return self._stack.enter_context(DaemonProcess(directory, config, self.engine.command, **options))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 HIDDEN = 8
 
 
-def fit_for_heads(model: Path) -> Path:
-    """Give a model's config the size that heads are made for."""
+def fit_for_heads(model: Path, hidden: int = HIDDEN) -> Path:
+    """Give a model's config the size that heads are made for, or another."""
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"hidden_size": HIDDEN}))
+    (model / "config.json").write_text(json.dumps(config | {"hidden_size": hidden}))
     return model
 
 

@@ -9,7 +9,8 @@ import pytest
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.flights import Refusal
-from specd.target.line import DraftChoice, Line
+from specd.target.files import DraftChoice
+from specd.target.line import Line
 
 GOES = """
 import asyncio, gc, re, threading

@@ -12,7 +12,7 @@ from specd.models.cache import HashCache
 from specd.models.doubts import alike, doubts_about
 from specd.models.drafts import Drafts, find_drafts
 from specd.models.identity import fingerprint
-from specd.target.line import DraftChoice, find_files
+from specd.target.files import DraftChoice, find_files
 from tests.daemon.model_directory import write_model
 from tests.tiny import make_model_dir
 from tests.tiny_heads import make_eagle_dir
@@ -80,15 +80,24 @@ def test_doubts_can_refuse_the_pair(tmp_path, monkeypatch):
 
 
 def test_a_head_goes_on_when_its_target_is_replaced(hashes, tmp_path):
-    """Test that where nothing is configured the head that drafts already stays if it is of the right sizes, and with
-    "auto" it is not silently lost."""
+    """Test that where nothing is configured the head that drafts already stays if it is of the right sizes and still
+    there, and that it is not lost without a doubt that says why."""
     target = make_model_dir(tmp_path / "target")
     head = make_eagle_dir(tmp_path / "head")
-    serving = Drafts(("ngram", "eagle"), head=head, head_revision="h")
-    found = find_drafts(DraftSection(), target, hashes, serving=serving)
+    found = find_drafts(DraftSection(), target, hashes, before=head)
     assert (found.kinds, found.head) == (("ngram", "eagle"), head)
+    assert list(doubts_about(found, target, hashes, before=head)) == []
     larger = make_model_dir(tmp_path / "larger", hidden_size=128, num_attention_heads=8)
-    assert find_drafts(DraftSection(), larger, hashes, serving=serving).kinds == ("ngram",)
+    gone = tmp_path / "gone"
+    for model, before, why in (
+        (larger, head, "hidden states of"),
+        (target, gone, "there is no such directory"),
+    ):
+        found = find_drafts(DraftSection(), model, hashes, before=before)
+        assert (found.kinds, found.head) == (("ngram",), None)
+        (doubt,) = doubts_about(found, model, hashes, before=before)
+        assert f"the head in {before} drafted before and cannot for this target" in doubt
+        assert why in doubt
 
 
 def test_models_that_cost_the_same_are_alike(target, tmp_path):

@@ -115,6 +115,29 @@ def test_what_serves_can_be_asked(house, capsys):
     assert "canary" not in daemon.status()["acceptance"]
 
 
+def test_who_has_fallen_is_still_off_after_a_restart(house, tmp_path):
+    """Test that with "off" a proposer that was silenced does not draft again because the daemon was started anew, and
+    that it does where that is no longer configured."""
+    daemons, first, poor = house
+    env = {"SPECD_STATE_DIR": str(tmp_path / "state"), "SPECD_CACHE_DIR": str(tmp_path / "cache")}
+    config = first.config_file.read_text()
+    canary = config[config.index("[canary]") :].partition("[drift]")[0]
+    before = daemons.start(f'{canary}[drift]\non_canary_fail = "off"\n', env=env).ready()
+    update(before, poor)
+    assert drafts(before) == []
+    before.process.terminate()
+    assert before.wait() == 0
+    served, daemons.model = daemons.model, poor
+    try:
+        for how, left in (("off", []), ("alert", ["ngram"])):
+            after = daemons.start(f'{canary}[drift]\non_canary_fail = "{how}"\n', env=env).ready()
+            assert drafts(after) == left
+            after.process.terminate()
+            assert after.wait() == 0
+    finally:
+        daemons.model = served
+
+
 BAD = {
     "an empty prompt": ('{"prompt": "a"}\n{"prompt": " "}\n', "line 2: the prompt is empty"),
     "no prompt": ('{"text": "a"}\n', 'line 1: write it as {"prompt": "…"}'),
@@ -146,15 +169,16 @@ def test_the_prompts_of_the_package():
 
 
 def test_a_restart_is_an_update_too(house, tmp_path):
-    """Test that a daemon that is started with another target than the last one had replays the canary by itself, and
-    raises the alarm."""
+    """Test that a daemon learns by itself what its drafts come to, and that one that is started with another target
+    than the last one had replays the canary by itself, and raises the alarm."""
     daemons, _, poor = house
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in PROMPTS))
     config = f"[canary]\nprompts = {json.dumps(str(prompts))}\ntokens = 40\n"
     env = {"SPECD_STATE_DIR": str(tmp_path / "state"), "SPECD_CACHE_DIR": str(tmp_path / "cache")}
     first = daemons.start(config, env=env).ready()
-    assert main(["target", "canary", "--admin", first.admin.removeprefix("http://")]) == 0
+    wait_until((tmp_path / "state" / "canary" / "serving.json").exists, "what the first one's drafts come to")
+    assert shown(first)["canary"] == []
     first.process.terminate()
     assert first.wait() == 0
     served, daemons.model = daemons.model, poor
