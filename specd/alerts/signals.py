@@ -53,9 +53,11 @@ def findings(signals: Iterable[Signal], severity: str, about: About = OWN) -> li
     return [_finding(signal, severity, about) for signal in signals]
 
 
-def losses(arms: Iterable[Arms], pair: Pair, severity: str) -> list[Finding]:
-    """One for each number of running requests."""
-    return [_loss(one, pair, severity) for one in arms]
+def losses(
+    arms: Iterable[Arms], pair: Pair, severity: str, *, now: float, stale_seconds: float
+) -> list[Finding]:
+    """One for each number of running requests. stale_seconds: what was not seen for so long says nothing."""
+    return [_loss(one, one.verdict(now, stale_seconds), pair, severity) for one in arms]
 
 
 def tells_of(alert_source: str, labels: Mapping[str, str], stratum: Stratum) -> bool:
@@ -68,6 +70,11 @@ def tells_of(alert_source: str, labels: Mapping[str, str], stratum: Stratum) -> 
     )
 
 
+def is_loss(labels: Mapping[str, str]) -> bool:
+    """Whether an alert is one of `losses`."""
+    return labels.get("kind") == Kind.LOSING.value
+
+
 def _of_stratum(stratum: Stratum) -> dict[str, str | None]:
     return {
         "class": stratum.traffic_class,
@@ -77,7 +84,7 @@ def _of_stratum(stratum: Stratum) -> dict[str, str | None]:
     }
 
 
-def _loss(arms: Arms, pair: Pair, severity: str) -> Finding:
+def _loss(arms: Arms, said: Said, pair: Pair, severity: str) -> Finding:
     labels = {
         "alertname": _NAMES[Kind.LOSING],
         "kind": Kind.LOSING.value,
@@ -88,16 +95,16 @@ def _loss(arms: Arms, pair: Pair, severity: str) -> Finding:
     }
     who = f"with {arms.running} running"
     rates = f"{arms.drafting:.0f} tokens/s with drafts, {arms.plain:.0f} without"
-    lost = arms.verdict is Said.BREACHED
+    lost = said is Said.BREACHED
     return Finding(
         SOURCE,
         labels,
-        _VERDICTS[arms.verdict],
+        _VERDICTS[said],
         {
             "summary": f"Speculation {'loses' if lost else 'is worth it'} {who}: {rates}",
             "description": f"Of the last {STEPS} steps of each kind {who} (target {pair.target_revision}, draft"
             f" {pair.draft_revision}). Steps that read prompts are left out.",
-            "resolution": "steps with drafts are no longer slower than those without",
+            "resolution": "steps with drafts are no longer slower than those without, or nobody drafts there any more",
         },
     )
 

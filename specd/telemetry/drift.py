@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from policies.drift import Shown, Signal, Stratum, Verdict, Watch
-from specd.alerts.finding import Finding
-from specd.alerts.signals import OWN, About, findings
+from policies.drift.losing import Losing
+from specd.alerts.finding import Finding, Pair
+from specd.alerts.signals import OWN, About, findings, losses
 from specd.config.drift import DriftSection
 from specd.tasks import ended
 from specd.telemetry.families import gauges
@@ -30,12 +31,20 @@ _SAVE_EVERY: Final = 60.0
 
 
 class Drift(Collector):
-    """Owner of the watch and of its file."""
+    """Owner of the watch and of its file, in which what speculation loses has a place, too."""
 
     def __init__(
-        self, section: DriftSection, directory: Path, clock: Callable[[], float] = time.time
+        self,
+        section: DriftSection,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        losing: Losing | None = None,
     ) -> None:
-        """A file that cannot be read is told of, and baselines are learned anew."""
+        """A file that cannot be read is told of, and baselines are learned anew. losing: fed by whoever sees steps."""
+        self._losing = losing or Losing()
+        self._seen = (0, 0)
+        """Of what is lost: what was new, and what was wrong, when it was looked at last."""
         self._section = section
         self._file = directory / _FILE
         self._clock = clock
@@ -47,11 +56,6 @@ class Drift(Collector):
         self._task: asyncio.Task[None] | None = None
         self._restore()
 
-    @property
-    def severity(self) -> str:
-        """Label of the alerts."""
-        return self._section.severity
-
     def configure(self, section: DriftSection) -> None:
         """Judge by these settings from now on."""
         self._section = section
@@ -60,6 +64,7 @@ class Drift(Collector):
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
         """This pair is served from now on."""
         self._watch.serve(target_revision, draft_revision)
+        self._losing.serve(target_revision, draft_revision)
 
     def finished(self, request: Finished) -> None:
         """Take in what it showed."""
@@ -76,7 +81,17 @@ class Drift(Collector):
 
     def findings(self, now: float, about: About = OWN) -> list[Finding]:
         """For the alarm."""
-        return findings(self._watch.signals(now), self.severity, about)
+        return findings(self._watch.signals(now), self._section.severity, about)
+
+    def losses(self, now: float, pair: Pair) -> list[Finding]:
+        """For the alarm: whether drafting costs more than it brings."""
+        seen = (self._losing.news, self._losing.breaches)
+        self._dirty = self._dirty or seen[0] != self._seen[0]
+        if seen[1] != self._seen[1]:
+            self._due.set()
+        self._seen = seen
+        stale = self._section.stale_seconds
+        return losses(self._losing.all(), pair, self._section.severity, now=now, stale_seconds=stale)
 
     def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
         """What strata that are wanted show now is meant to be so: see `Watch.accept`."""
@@ -119,7 +134,7 @@ class Drift(Collector):
             return
         self._dirty = False
         try:
-            await in_thread(_write, self._file, self._watch.saved())
+            await in_thread(_write, self._file, {**self._watch.saved(), "losing": self._losing.saved()})
         except OSError as error:
             if self._fault is None:
                 log.error("what the drift detectors know would not survive a restart: %s", error)  # noqa: TRY400
@@ -131,6 +146,8 @@ class Drift(Collector):
         try:
             saved = msgspec.msgpack.decode(zlib.decompress(self._file.read_bytes()))
             self._watch.restore(saved)
+            if "losing" in saved:
+                self._losing.restore(saved["losing"])
         except FileNotFoundError:
             return
         except (OSError, ValueError, zlib.error) as error:  # msgspec's errors are ValueErrors

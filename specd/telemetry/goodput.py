@@ -1,9 +1,12 @@
 """Tokens per second that steps with drafts gave, beside those without, by how many requests decoded."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.api import StepReport
+from policies.base import Reason
 from policies.drift.losing import Losing, name_of, place_of
 
 
@@ -35,9 +38,13 @@ class _Arms:
 
 
 class Goodput:
-    """What drafting gives, by measured time. Steps that read prompts tell nothing of it and are left out."""
+    """What drafting gives, by measured time. Steps that read prompts tell nothing of it and are left out, and so are
+    those whose only drafts were made for what they show: nobody expects them to be worth it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """clock: gives Unix seconds."""
+        self._clock = clock
         self._arms: dict[int, _Arms] = {}
         self.losing = Losing()
         """Is told of the same steps, for the alarm."""
@@ -46,14 +53,15 @@ class Goodput:
         """Count one step."""
         phases = report.phases
         seconds = phases.schedule + phases.draft + phases.verify + phases.commit
-        if report.prefill_rows or not report.rounds or not seconds:
+        drafted = [each.reason for each in report.rounds if each.drafted]
+        only_probes = drafted and all(reason == Reason.PROBE for reason in drafted)
+        if report.prefill_rows or not report.rounds or not seconds or only_probes:
             return
         running = len(report.rounds)
         place = place_of(running)
         arms = self._arms.setdefault(place, _Arms(_Arm(), _Arm()))
-        drafts = any(each.drafted for each in report.rounds)
-        (arms.drafting if drafts else arms.plain).add(report.committed, seconds)
-        self.losing.observe(running, report.committed, seconds, drafts=drafts)
+        (arms.drafting if drafted else arms.plain).add(report.committed, seconds)
+        self.losing.observe(running, report.committed, seconds, drafts=bool(drafted), t=self._clock())
 
     def snapshot(self) -> list[dict[str, Any]]:
         """By rising number of requests; None for an arm that had no step."""

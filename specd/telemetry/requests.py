@@ -11,7 +11,7 @@ from policies.drift.losing import Losing
 from specd.alerts.finding import Finding, Pair
 from specd.alerts.lifecycle import Alert
 from specd.alerts.manager import AlertManager
-from specd.alerts.signals import losses, tells_of
+from specd.alerts.signals import is_loss, tells_of
 from specd.config.schema import Config
 from specd.telemetry.drift import Drift
 from specd.telemetry.finished import EarlierRequests, Requests
@@ -35,9 +35,10 @@ class RequestWatch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """directory: where what the detectors have learned outlives the daemon. losing: fed by whoever sees steps."""
-        self._drift = Drift(config.drift, directory, clock)
+        self._drift = Drift(config.drift, directory, clock, losing=losing)
         self._reports = Reports(config.telemetry)
         self._losing = losing
+        self._policy = config.policy
         self._clock = clock
         self._alerts = alerts
         self._pair: tuple[str, str] | None = None
@@ -49,17 +50,19 @@ class RequestWatch:
         metrics.include(self._reports)
 
     def configure(self, config: Config) -> None:
-        """Take over new settings."""
+        """Take over new settings. What was lost was lost by the policy of before."""
         self._drift.configure(config.drift)
         self._reports.configure(config.telemetry)
+        if config.policy != self._policy:
+            self._policy = config.policy
+            self._losing.clear()
+            self._alerts.end(lambda alert: "the policy is another one now" if is_loss(alert.labels) else None)
 
     def set_identity(self, target_revision: str, draft_revision: str) -> None:
         """This pair is served from now on."""
         pair = (target_revision, draft_revision)
         if self._pair not in {None, pair}:
             self._reports.updated(*pair, now=self._clock())
-        if self._pair != pair:
-            self._losing.clear()
         self._pair = pair
         self._drift.set_identity(*pair)
         self.observer.set_identity(*pair)
@@ -86,10 +89,8 @@ class RequestWatch:
         await self._drift.aclose()
         await self._reports.aclose()
 
-    def _losses(self, _: float) -> list[Finding]:
-        if self._pair is None:
-            return []
-        return losses(self._losing.all(), Pair(*self._pair), self._drift.severity)
+    def _losses(self, now: float) -> list[Finding]:
+        return [] if self._pair is None else self._drift.losses(now, Pair(*self._pair))
 
 
 def _accepted(alert: Alert, strata: Iterable[Stratum]) -> str | None:

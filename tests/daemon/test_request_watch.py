@@ -11,7 +11,7 @@ import pytest
 
 from engine.api import Foreign, Output, Request, Round, SamplingParams
 from engine.tally import Tally
-from policies.drift.losing import Losing
+from policies.drift.losing import STEPS, Losing
 from specd.alerts.finding import Verdict
 from specd.alerts.lifecycle import State
 from specd.config.drift import DriftSection
@@ -20,6 +20,8 @@ from specd.config.telemetry import TelemetrySection
 from specd.restarts import Death
 from specd.telemetry.drift import Drift
 from specd.telemetry.finished import EarlierRequests, Finished, Requests
+from specd.telemetry.goodput import Goodput
+from specd.telemetry.prometheus import Metrics
 from specd.telemetry.reports import ReportFile, Reports, line_of
 from specd.telemetry.requests import RequestWatch
 from tests.daemon.test_alerts_manager import Rig
@@ -289,6 +291,67 @@ async def test_what_is_accepted_by_hand_ends_its_alert(tmp_path: Path) -> None:
     assert rig.told.states() == [State.FIRING, State.RESOLVED]
     await requests.aclose()
     assert (tmp_path / "drift.state").exists()
+
+
+def lose(goodput: Goodput, gain: float, rounds: int, reason: str = "static") -> None:
+    """Steps in turn with drafts and without; gain: tokens of those with, to those without."""
+    drafted = Round("r", "chat", "ngram", 4, 4, 1, 0, reason, "why")
+    plain = Round("r", "chat", "none", 0, 0, 0, 0, "plain", "why")
+    for _ in range(rounds * STEPS):
+        goodput.add(a_step([drafted], committed=int(100 * gain)))
+        goodput.add(a_step([plain], committed=100))
+
+
+def watching(rig: Rig, goodput: Goodput, directory: Path, **config: object) -> RequestWatch:
+    found = RequestWatch(
+        Config(drift=EASY, **config),
+        directory,
+        rig.manager,
+        Metrics(version="1"),
+        losing=goodput.losing,
+        clock=rig.clock,
+    )
+    found.set_identity("t1", "d1")
+    return found
+
+
+async def test_speculation_that_loses_is_told_until_the_policy_is_another_one(tmp_path: Path) -> None:
+    """Test that the alert has the load, the pair and both rates; that a restart ends it neither by itself nor by the
+    first steps that it sees; that time without steps does not end it; and that another policy does."""
+    rig = Rig()
+    goodput = Goodput(rig.clock)
+    requests = watching(rig, goodput, tmp_path)
+    lose(goodput, 0.75, 30)
+    rig.seconds(1, accepted=4)
+    (alert,) = rig.told.alerts
+    assert (alert.name, alert.labels["running"], alert.labels["draft_revision"]) == (
+        "SpecdSpeculationLosing",
+        "1",
+        "d1",
+    )
+    assert alert.annotations["summary"].startswith("Speculation loses with 1 running: 20")
+    await requests.aclose()
+    rig.manager._sources.remove(requests._losses)
+    goodput = Goodput(rig.clock)
+    requests = watching(rig, goodput, tmp_path)
+    lose(goodput, 1.5, 1)
+    rig.seconds(1, accepted=4)
+    rig.clock.now += 3600
+    rig.seconds(1, accepted=4)
+    assert rig.told.states() == [State.FIRING]
+    requests.configure(Config(drift=EASY, policy={"kind": "off"}))
+    assert rig.told.states() == [State.FIRING, State.RESOLVED]
+    assert rig.told.alerts[1].annotations["resolution"] == "the policy is another one now"
+    assert goodput.losing.all() == []
+
+
+def test_probes_are_not_expected_to_be_worth_it() -> None:
+    """Test that steps whose only drafts are probes count neither as drafting nor as plain."""
+    goodput = Goodput(lambda: 0.0)
+    lose(goodput, 0.5, 40, reason="probe")
+    (arms,) = goodput.losing.all()
+    assert (arms.rounds, arms.losing) == (0, False)
+    assert goodput.snapshot()[0]["drafting"] is None
 
 
 def test_metrics_are_nan_until_something_is_known(drift: Drift) -> None:
