@@ -197,7 +197,7 @@ class Replay:
         return self._lifecycle.step(self._findings(now), now)
 
     def _findings(self, now: float) -> Iterable[Finding]:
-        yield from evaluate(self._config.alerts.rules, self._evidence, self._pair, now)
+        yield from evaluate(self._config.alerts.rules, self._evidence, self._pair, now, self._watch.baseline)
         yield from findings(self._watch.signals(now), self._config.drift.severity)
 
     def _context(self, finding: Finding, now: float) -> dict[str, str]:

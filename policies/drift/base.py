@@ -87,7 +87,7 @@ class Signal:
     before: float = float("nan")
     """The baseline."""
     after: float = float("nan")
-    """Of a fall: where to, as it was seen when the alarm was raised."""
+    """Of a fall or a rise: where to. A fall is told as it was seen when the alarm was raised."""
     low: float = float("nan")
     """Of `after - before`: about 95 % of intervals made so hold it."""
     high: float = float("nan")
@@ -95,10 +95,19 @@ class Signal:
     """Unix seconds of the request with which it seems to have begun."""
     now: float = float("nan")
     """The rate of the last requests."""
+    now_error: float = float("nan")
+    """Its standard error."""
     requests_before: int = 0
     requests_after: int = 0
     score: float = float("nan")
     """How near the evidence is to an alarm: 1 raises it."""
+
+
+class Baseline(NamedTuple):
+    """Acceptance of the first position before anything changed."""
+
+    mean: float
+    requests: int
 
 
 def bucket(temperature: float) -> str:

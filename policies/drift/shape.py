@@ -90,10 +90,16 @@ def _slope(past: Past) -> tuple[int, float]:
 
 def recent(past: Past) -> float:
     """The rate of the last requests; NaN without any."""
+    return level(past)[0]
+
+
+def level(past: Past) -> tuple[float, float]:
+    """The same with its standard error."""
     if not len(past.mean):
-        return float("nan")
+        return float("nan"), float("nan")
     last = _recent_from(past)
-    return float(past.weight[last:] @ past.mean[last:] / past.weight[last:].sum())
+    weight = float(past.weight[last:].sum())
+    return float(past.weight[last:] @ past.mean[last:]) / weight, weight**-0.5
 
 
 def _recent_from(past: Past) -> int:

@@ -116,6 +116,13 @@ class Streams:
         """What a row has shown."""
         return self.history.past(row, position)
 
+    def risen(self, row: int) -> Fall | None:
+        """What a rise looks like, as a fall does: with a drop below 0. None where there is none."""
+        found = self._rise(row)
+        if found is None:
+            return None
+        return Fall(self.rises.position(row), found._replace(before=-found.before, after=-found.after))
+
     def restart(self, rows: Ints, *, forget: bool) -> None:
         """Look for a fall from now on. What came during one is forgotten; with `forget` the baseline is, too."""
         self.history.clear(rows if forget else rows[self.flags.fell[rows]])
@@ -154,12 +161,16 @@ class Streams:
         """A rise is a loop, or good news: when it has lasted, what comes is compared with the better baseline."""
         enough = self.rises.evidence(rows) >= self.settings.requests_per_false_alarm
         for row in rows[enough & self.learned(rows) & ~self.flags.looping[rows]]:
-            past = self.past(int(row), self.rises.position(int(row)))
-            rise = shape(past._replace(mean=-past.mean))
+            rise = self._rise(int(row))
             if recent(self.past(int(row))) >= self.settings.loop_above:
                 self.flags.looping[row] = True
             elif rise is not None and _lasts(rise, self.settings):
                 self.restart(np.array([row]), forget=True)
+
+    def _rise(self, row: int) -> Shape | None:
+        """Of rates below 0, so that it is a fall."""
+        past = self.past(row, self.rises.position(row))
+        return shape(past._replace(mean=-past.mean))
 
     def _judge_levels(self, rows: Ints, rates: Floats) -> None:
         """Bets against "the mean rate is at least `collapse_below`", with no need of a baseline: 1 + s (c - x) has at

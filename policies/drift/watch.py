@@ -7,9 +7,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.drift.base import POSITIONS, Kind, Shown, Signal, Stratum, Verdict
+from policies.drift.base import POSITIONS, Baseline, Kind, Shown, Signal, Stratum, Verdict
 from policies.drift.settings import DriftSettings
-from policies.drift.shape import Shape, recent
+from policies.drift.shape import Shape, level
 from policies.drift.streams import Fall, Streams
 
 _FIRST_ROWS: Final = 16
@@ -94,6 +94,20 @@ class Watch:
         """
         return self._by_class(lambda row: float(self._streams.ranks.mean(np.array([row]))[0, 0]))
 
+    def baseline(self, traffic_class: str, proposer: str) -> Baseline | None:
+        """Of these alone, whatever the temperatures; None until it is learned."""
+        rows = [
+            row
+            for stratum, row in self._rows.items()
+            if (stratum.traffic_class, stratum.proposer) == (traffic_class, proposer)
+        ]
+        known = [row for row in rows if self._streams.learned(np.array([row]))[0]]
+        if not known:
+            return None
+        requests = self._streams.ranks.total(np.array(known))[:, 0]
+        means = self._streams.ranks.mean(np.array(known))[:, 0]
+        return Baseline(float(means @ requests / requests.sum()), int(requests.sum()))
+
     def scores(self, now: float) -> dict[str, float]:
         """By class: how near the worst stratum is to an alarm, which is at 1; NaN while nothing is learned or seen."""
         found: dict[str, float] = {}
@@ -153,8 +167,12 @@ class Watch:
             is_it = fall is not None and fall.shape.kind is kind
             yield self._signal(kind, stratum, row, _verdict(is_it, speaks), fall if is_it else None)
         fresh = now - float(flags.seen_at[row]) < self._streams.settings.stale_seconds
-        yield self._signal(Kind.COLLAPSE, stratum, row, _verdict(bool(flags.collapsed[row]), fresh), None)
-        yield self._signal(Kind.LOOP, stratum, row, _verdict(bool(flags.looping[row]), speaks), None)
+        collapsed, looping = bool(flags.collapsed[row]), bool(flags.looping[row])
+        fell_so = fall if collapsed and fall is not None and fall.position == 0 else None
+        yield self._signal(Kind.COLLAPSE, stratum, row, _verdict(collapsed, fresh), fell_so)
+        yield self._signal(
+            Kind.LOOP, stratum, row, _verdict(looping, speaks), self._streams.risen(row) if looping else None
+        )
 
     def _signal(self, kind: Kind, stratum: Stratum, row: int, verdict: Verdict, fall: Fall | None) -> Signal:
         target, draft = self._pair
@@ -162,11 +180,12 @@ class Watch:
             kind=kind, stratum=stratum, verdict=verdict, target_revision=target, draft_revision=draft
         )
         rows = np.array([row])
+        now, now_error = level(self._streams.past(row, 0 if fall is None else fall.position))
+        known = replace(known, now=now, now_error=now_error)
         if fall is None:
             return replace(
                 known,
                 before=float(self._streams.ranks.mean(rows)[0, 0]),
-                now=recent(self._streams.past(row)),
                 requests_before=int(self._streams.ranks.total(rows)[0, 0]),
                 score=float(self._streams.score(rows)[0]),
             )
@@ -177,7 +196,6 @@ class Watch:
             position=fall.position + 1,
             before=shape.before,
             after=shape.after,
-            now=recent(self._streams.past(row, fall.position)),
             low=change - error,
             high=change + error,
             since=shape.since,

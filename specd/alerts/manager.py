@@ -11,11 +11,11 @@ from typing import Any, Final
 from engine.api import StepReport
 from specd.alerts.delivery import Outbox
 from specd.alerts.events import Events
-from specd.alerts.finding import NAMES, Finding, Pair, pair_of
+from specd.alerts.finding import NAMES, OBSERVED, Finding, Pair, pair_of
 from specd.alerts.health import Health
 from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.base import rfc3339
-from specd.alerts.rules import SOURCE, Evidence, evaluate, watching
+from specd.alerts.rules import SOURCE, Before, Evidence, evaluate, watching
 from specd.alerts.silences import Silence, Silences
 from specd.alerts.store import Changes, Saved
 from specd.alerts.telling import Muting, Notice, Told, firing_notices, resolved_notices
@@ -63,6 +63,8 @@ class AlertManager:
         self._sources: list[Source] = [self._floors, self._health.findings]
         self._resolved: deque[Alert] = deque(maxlen=_REMEMBERED)
         self._pair = Pair("", "")
+        self.before: Before = lambda _class, _proposer: None
+        """Asked by the floors; set by whoever has learned what acceptance was."""
         self._task: asyncio.Task[None] | None = None
         self._restore(saved or Saved([], {}, [], []))
         self._count()
@@ -193,15 +195,25 @@ class AlertManager:
             )
 
     def _floors(self, now: float) -> list[Finding]:
-        return evaluate(self._alerts.rules, self._evidence, self._pair, now)
+        return evaluate(self._alerts.rules, self._evidence, self._pair, now, self.before)
 
     def _context(self, finding: Finding, now: float) -> dict[str, str]:
         since = now if finding.since is None else finding.since
         runbook = f"{self._alerts.runbook_url}#{finding.labels['alertname'].lower()}"
         return {
+            **self._served(finding),
             "since": rfc3339(since),
             "suspected_cause": self.events.suspect(since),
             "runbook_url": runbook,
+        }
+
+    def _served(self, finding: Finding) -> dict[str, str]:
+        """The pair, of an alert that is about no other one and has it in no label."""
+        if finding.labels.keys() & {"target_revision", OBSERVED} or not self._pair.target_revision:
+            return {}
+        return {
+            "target_revision": self._pair.target_revision,
+            "draft_revision": self._pair.draft_revision,
         }
 
     def _of_another_pair(self, alert: Alert) -> str | None:

@@ -9,16 +9,23 @@ drafting off neither raises an alert nor ends one: the evidence runs out and the
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Final, NamedTuple
 
 from engine.api import Round
+from policies.drift import Baseline
 from specd.alerts.finding import Finding, Pair, Verdict
 from specd.config.alerts import RuleSection
 
 SOURCE: Final = "floor"
 BACK: Final = "acceptance is no longer under the floor"
+
+_TWO_SIDED: Final = 1.96
+
+Before = Callable[[str, str], Baseline | None]
+"""What acceptance of a class and proposer was, None where nobody knows."""
 
 
 class Stratum(NamedTuple):
@@ -39,6 +46,14 @@ class Counts:
     def acceptance(self) -> float:
         """NaN when nothing was examined."""
         return self.accepted / self.examined if self.examined else float("nan")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the acceptance behind them, as if they were independent: Wilson's, of 95 %."""
+        n, z2 = max(self.examined, 1), _TWO_SIDED**2
+        middle = (self.accepted + z2 / 2) / (n + z2)
+        width = _TWO_SIDED * sqrt(self.accepted * (n - self.accepted) / n + z2 / 4) / (n + z2)
+        return middle - width, middle + width
 
 
 class Evidence:
@@ -87,10 +102,12 @@ class Evidence:
         self._slots.clear()
 
 
-def evaluate(rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float) -> list[Finding]:
+def evaluate(
+    rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float, before: Before
+) -> list[Finding]:
     """Every rule's word on every stratum that it watches; no two findings have the same labels."""
     return [
-        _finding(rule, stratum, evidence, pair, now)
+        _finding(rule, stratum, evidence.counts(stratum, rule.window_seconds, now), pair, before(*stratum))
         for rule in rules
         for stratum in evidence.strata()
         if watching(rules, _labels(rule, stratum, pair)) is rule
@@ -106,10 +123,12 @@ def watching(rules: Iterable[RuleSection], labels: dict[str, str]) -> RuleSectio
     return by_class.get(labels["class"], by_class.get("*"))
 
 
-def _finding(rule: RuleSection, stratum: Stratum, evidence: Evidence, pair: Pair, now: float) -> Finding:
-    counts = evidence.counts(stratum, rule.window_seconds, now)
+def _finding(
+    rule: RuleSection, stratum: Stratum, counts: Counts, pair: Pair, before: Baseline | None
+) -> Finding:
     verdict, labels = _verdict(rule, counts), _labels(rule, stratum, pair)
     texts = _annotations(rule, labels, counts, verdict)
+    texts["description"] += f" {_compared(before)}"
     return Finding(SOURCE, labels, verdict, texts, rule.for_seconds, rule.keep_seconds)
 
 
@@ -117,6 +136,7 @@ def _annotations(
     rule: RuleSection, labels: dict[str, str], counts: Counts, verdict: Verdict
 ) -> dict[str, str]:
     side = "under" if verdict is Verdict.BREACHED else "not under"
+    low, high = counts.interval
     texts = {
         "summary": (
             f"Acceptance of class {labels['class']}, drafted by {labels['proposer']}, is"
@@ -124,12 +144,19 @@ def _annotations(
         ),
         "description": (
             f"{counts.accepted} of {counts.examined} examined drafts kept their first token in the last"
-            f" {rule.window_seconds:g} s (class {labels['class']}, drafted by {labels['proposer']}, target"
+            f" {rule.window_seconds:g} s, which stands for an acceptance of {low:.2f} to {high:.2f} (95 %, if drafts"
+            f" were independent; class {labels['class']}, drafted by {labels['proposer']}, target"
             f" {labels['target_revision']}, draft {labels['draft_revision']}). The floor is {rule.below:g}, for"
             f" {rule.for_seconds:g} s."
         ),
     }
     return texts | ({"resolution": BACK} if verdict is Verdict.FINE else {})
+
+
+def _compared(before: Baseline | None) -> str:
+    if before is None:
+        return "What acceptance was before has not been learned yet."
+    return f"Before, it was {before.mean:.2f}, over {before.requests} requests."
 
 
 def _verdict(rule: RuleSection, counts: Counts) -> Verdict:

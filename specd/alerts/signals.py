@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Final
 
 from policies.drift import Kind, Signal, Stratum
@@ -45,6 +46,7 @@ _BACK: Final = {
     Kind.COLLAPSE: "acceptance is no longer collapsed",
     Kind.LOOP: "acceptance is no longer suspiciously high",
 }
+_TWO_SIDED: Final = 1.96
 _HOW: Final = {Kind.STEP: "fell at once", Kind.DECAY: "went down little by little"}
 
 
@@ -138,38 +140,50 @@ def _who(signal: Signal) -> str:
 
 def _breached(signal: Signal, unit: str) -> dict[str, str]:
     who, pair = _who(signal), f"target {signal.target_revision}, draft {signal.draft_revision}"
+    changed = not isnan(signal.after)
+    since = "" if signal.since is None else f" since about {utc(signal.since)}"
+    evidence = _change(signal, unit) if changed else _level(signal, unit)
     match signal.kind:
         case Kind.COLLAPSE:
+            before = f" after {signal.before:.2f}{since}" if changed else ""
             return {
-                "summary": f"Acceptance of {who}, has collapsed: it is {signal.now:.2f}",
-                "description": f"Of the last {unit}' first drafted tokens {signal.now:.0%} were accepted ({pair}).",
+                "summary": f"Acceptance of {who}, has collapsed: it is {signal.now:.2f}{before}",
+                "description": f"{evidence} ({pair}).",
             }
         case Kind.LOOP:
+            before = f" after {signal.before:.2f}{since}"
             return {
-                "summary": f"Acceptance of {who}, is suspiciously high: {signal.now:.2f} after {signal.before:.2f}",
+                "summary": f"Acceptance of {who}, is suspiciously high: {signal.now:.2f}{before}",
                 "description": (
-                    f"It rose from {signal.before:.3f} to {signal.now:.3f} ({pair}). Texts that repeat themselves are"
-                    " easy to guess: read some."
+                    f"{evidence} ({pair}). Texts that repeat themselves are easy to guess: read some."
                 ),
             }
         case _:
-            return _fall(signal, who, pair, unit)
+            how = f"{_HOW[signal.kind]} from {signal.before:.2f} to {signal.after:.2f}{since}"
+            return {
+                "summary": f"Acceptance of {who}, {how}",
+                "description": f"{evidence} ({pair}; evidence {signal.score:.1f} where 1 is enough).",
+            }
 
 
-def _fall(signal: Signal, who: str, pair: str, unit: str) -> dict[str, str]:
-    since = "" if signal.since is None else f" since about {utc(signal.since)}"
-    change = signal.after - signal.before
-    return {
-        "summary": (
-            f"Acceptance of {who}, {_HOW[signal.kind]} from {signal.before:.2f} to {signal.after:.2f}{since}"
-        ),
-        "description": (
-            f"At draft position {signal.position}, {signal.requests_after} {unit} were accepted at"
-            f" {signal.after:.3f}, the {signal.requests_before} before them at {signal.before:.3f}: a change of"
-            f" {change:+.3f}, 95 % interval {signal.low:+.3f} to {signal.high:+.3f}. Lately it is {signal.now:.3f}"
-            f" ({pair}; evidence {signal.score:.1f} where 1 is enough)."
-        ),
-    }
+def _change(signal: Signal, unit: str) -> str:
+    """From where to where, with the interval."""
+    return (
+        f"At draft position {signal.position}, {signal.requests_after} {unit} were accepted at {signal.after:.3f}, the"
+        f" {signal.requests_before} before them at {signal.before:.3f}: a change of"
+        f" {signal.after - signal.before:+.3f}, 95 % interval {signal.low:+.3f} to {signal.high:+.3f}. Lately it is"
+        f" {signal.now:.3f}"
+    )
+
+
+def _level(signal: Signal, unit: str) -> str:
+    """Where no change was seen, as of what has been so from the first."""
+    width = _TWO_SIDED * signal.now_error
+    return (
+        f"Of the first drafted tokens of the last {unit} {signal.now:.1%} were accepted, 95 % interval"
+        f" {max(signal.now - width, 0):.1%} to {min(signal.now + width, 1):.1%}. The {signal.requests_before} {unit} of"
+        f" the baseline were accepted at {signal.before:.3f}"
+    )
 
 
 def _fine(signal: Signal, unit: str) -> dict[str, str]:

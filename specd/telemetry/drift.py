@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from policies.drift import Shown, Signal, Stratum, Verdict, Watch
+from policies.drift import Baseline, Shown, Signal, Stratum, Verdict, Watch
 from policies.drift.losing import Losing
 from specd.alerts.finding import Finding, Pair
 from specd.alerts.signals import OWN, About, findings, losses
@@ -92,6 +92,10 @@ class Drift(Collector):
         self._seen = seen
         stale = self._section.stale_seconds
         return losses(self._losing.all(), pair, self._section.severity, now=now, stale_seconds=stale)
+
+    def baseline(self, traffic_class: str, proposer: str) -> Baseline | None:
+        """See `Watch.baseline`."""
+        return self._watch.baseline(traffic_class, proposer)
 
     def accept(self, wanted: Callable[[Stratum], bool]) -> list[Stratum]:
         """What strata that are wanted show now is meant to be so: see `Watch.accept`."""

@@ -44,6 +44,7 @@ class RequestWatch:
         self._pair: tuple[str, str] | None = None
         self.observer = Requests(self._drift, self._reports, clock=clock)
         self.aftermath = EarlierRequests(self.observer)
+        alerts.before = self._drift.baseline
         alerts.watch(self._drift.findings)
         alerts.watch(self._losses)
         metrics.include(self._drift)

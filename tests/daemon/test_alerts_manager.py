@@ -493,6 +493,20 @@ def test_memory_that_is_short_for_half_a_minute_is_told():
     assert rig.told.states()[2:] == [State.RESOLVED, State.RESOLVED]
 
 
+def test_alerts_about_the_daemon_itself_name_the_pair_that_is_served():
+    """One about an engine elsewhere does not: that serves a pair of its own."""
+    rig = Rig()
+    rig.manager.reloaded("a fault")
+    elsewhere = {"alertname": "SpecdObservedDown", "severity": "warning", "observed": "peer"}
+    rig.manager.judge([Finding("observed", elsewhere, Verdict.BREACHED, {"summary": "down"})])
+    rig.seconds(1, accepted=3)
+    told = {alert.name: alert for alert in rig.told.alerts}
+    own = told["SpecdConfigReloadFailed"]
+    assert "target_revision" not in own.labels
+    assert (own.annotations["target_revision"], own.annotations["draft_revision"]) == ("t1", "d1")
+    assert "target_revision" not in told["SpecdObservedDown"].annotations
+
+
 def test_a_host_that_does_not_tell_its_memory_is_not_alarmed_about(monkeypatch, tmp_path):
     """No file, or another one than Linux has."""
     monkeypatch.setattr("specd.alerts.health._MEMINFO", tmp_path / "none")

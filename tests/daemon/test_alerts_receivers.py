@@ -120,7 +120,7 @@ def test_pagerduty_is_told_of_target_updates_as_changes():
 
 
 def test_slack_is_told_in_words_and_nothing_in_them_is_markup():
-    """Colour by severity, the cause, and how it ended."""
+    """Colour by severity, the cause, how it ended, and where the runbook is, as a link where it can be one."""
     post = slack.post(a_target("slack"), a_message(an_alert(), an_alert(State.RESOLVED)), START)
     message = sent(post)
     assert message["text"] == "[FIRING:1] SpecdAcceptanceDrift chat t2"
@@ -129,6 +129,11 @@ def test_slack_is_told_in_words_and_nothing_in_them_is_markup():
     assert firing["text"] == "0.61 &amp; then 0.40\nSuspected cause: target update at noon"
     assert (resolved["color"], resolved["title_link"]) == ("#2eb886", RUNBOOK)
     assert "acceptance is back" in resolved["text"]
+    here = an_alert()
+    here.annotations["runbook_url"] = "docs/alerts.md#specdacceptancedrift"
+    (told,) = sent(slack.post(a_target("slack"), a_message(here), START))["attachments"]
+    assert told["text"].endswith("\nRunbook: docs/alerts.md#specdacceptancedrift")
+    assert "title_link" not in told
 
 
 def test_slack_shows_the_first_of_many():

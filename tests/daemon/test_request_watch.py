@@ -12,7 +12,7 @@ import pytest
 from engine.api import Foreign, Output, Request, Round, SamplingParams
 from engine.tally import Tally
 from policies.drift.losing import STEPS, Losing
-from specd.alerts.finding import Verdict
+from specd.alerts.finding import Finding, Verdict
 from specd.alerts.lifecycle import State
 from specd.config.drift import DriftSection
 from specd.config.schema import Config
@@ -24,7 +24,7 @@ from specd.telemetry.goodput import Goodput
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.reports import ReportFile, Reports, line_of
 from specd.telemetry.requests import RequestWatch
-from tests.daemon.test_alerts_manager import Rig
+from tests.daemon.test_alerts_manager import Rig, a_rule
 from tests.daemon.test_telemetry_metrics import a_round, a_step
 from tests.messages import a_ready
 
@@ -268,6 +268,52 @@ def test_a_fall_is_a_finding_with_all_that_one_wants_to_know(drift: Drift) -> No
     assert (stratum["traffic_class"], stratum["wrong"]) == ("chat", ["step"])
     assert stratum["baseline"] == pytest.approx(0.75, abs=0.03)
     assert stratum["now"] == pytest.approx(0.5, abs=0.06)
+
+
+def breached(drift: Drift, name: str) -> Finding:
+    (found,) = [
+        f
+        for f in drift.findings(1764430000.0)
+        if f.verdict is Verdict.BREACHED and f.labels["alertname"] == name
+    ]
+    return found
+
+
+def test_a_collapse_and_a_loop_are_told_with_before_and_interval(drift: Drift, tmp_path: Path) -> None:
+    """Of a collapse without a baseline, the interval is that of the level itself."""
+    feed(drift, 0.7, 200)
+    feed(drift, 0.03, 60, seed=1)
+    texts = breached(drift, "SpecdAcceptanceCollapse").annotations
+    assert "has collapsed: it is 0.0" in texts["summary"]
+    assert " after 0.7" in texts["summary"]
+    assert " since about 2025-" in texts["summary"]
+    assert "95 % interval -0." in texts["description"]
+    assert "requests were accepted at 0.0" in texts["description"]
+    always = Drift(EASY, tmp_path / "always", clock=lambda: 1764430000.0)
+    always.set_identity("t1", "d1")
+    feed(always, 0.03, 150)
+    assert "95 % interval 0." in breached(always, "SpecdAcceptanceCollapse").annotations["description"]
+    loops = Drift(EASY, tmp_path / "loops", clock=lambda: 1764430000.0)
+    loops.set_identity("t1", "d1")
+    feed(loops, 0.7, 300)
+    feed(loops, 0.99, 60, seed=1)
+    assert "95 % interval +0.2" in breached(loops, "SpecdAcceptanceLoop").annotations["description"]
+
+
+async def test_a_floor_is_told_with_its_interval_and_what_was_before(tmp_path: Path) -> None:
+    """Before comes from what the detectors have learned, if they have."""
+    rig = Rig(a_rule())
+    requests = watching(rig, Goodput(rig.clock), tmp_path)
+    rig.seconds(5, accepted=0)
+    (unknown,) = rig.told.alerts
+    assert "0 of 20 examined drafts kept their first token" in unknown.annotations["description"]
+    assert "an acceptance of 0.00 to 0.16 (95 %" in unknown.annotations["description"]
+    assert unknown.annotations["description"].endswith("before has not been learned yet.")
+    feed(requests._drift, 0.7, 200)
+    rig.seconds(1, accepted=0)
+    (shown,) = [one for one in rig.manager.snapshot() if one["name"] == "SpecdAcceptanceCollapse"]
+    assert "Before, it was 0.7" in shown["annotations"]["description"]
+    assert shown["annotations"]["description"].endswith(", over 200 requests.")
 
 
 async def test_what_is_accepted_by_hand_ends_its_alert(tmp_path: Path) -> None:

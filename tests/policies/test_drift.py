@@ -243,7 +243,12 @@ def test_a_level_that_is_accepted_by_hand_is_the_new_baseline() -> None:
 
 def test_a_loop_is_a_rise_to_nearly_all() -> None:
     found = watch(requests(0.7, 400), requests(0.99, 60, 1, start=400))
-    assert signal(found, Kind.LOOP, 460).verdict is Verdict.BREACHED
+    loop = signal(found, Kind.LOOP, 460)
+    assert loop.verdict is Verdict.BREACHED
+    assert (loop.before, loop.after) == (pytest.approx(0.7, abs=0.03), pytest.approx(0.99, abs=0.01))
+    assert 0.2 < loop.low < loop.after - loop.before < loop.high < 0.4
+    assert loop.since == pytest.approx(400, abs=10)
+    assert (loop.requests_before, loop.requests_after) == pytest.approx((400, 60), abs=10)
     for shown in requests(0.7, 60, 2, start=460):
         found.observe(shown)
     assert signal(found, Kind.LOOP, 520).verdict is Verdict.FINE
@@ -251,10 +256,31 @@ def test_a_loop_is_a_rise_to_nearly_all() -> None:
 
 def test_a_collapse_needs_no_baseline() -> None:
     found = watch(requests(0.02, 110))
-    assert signal(found, Kind.COLLAPSE, 110).verdict is Verdict.BREACHED
+    collapse = signal(found, Kind.COLLAPSE, 110)
+    assert (collapse.verdict, collapse.requests_before) == (Verdict.BREACHED, 110)
+    assert 0 < collapse.now_error < 0.02
     for shown in requests(0.6, 60, 2, start=110):
         found.observe(shown)
     assert signal(found, Kind.COLLAPSE, 170).verdict is Verdict.FINE
+
+
+def test_a_collapse_is_told_with_what_it_fell_from() -> None:
+    """Its numbers are those of the fall that it is, and its beginning is not the moment of the alarm."""
+    found = watch(requests(0.7, 400), requests(0.02, 60, 1, start=400))
+    collapse, fall = (signal(found, kind, 460) for kind in (Kind.COLLAPSE, Kind.STEP))
+    assert (collapse.verdict, fall.verdict) == (Verdict.BREACHED, Verdict.BREACHED)
+    assert replace(collapse, kind=Kind.STEP) == fall
+    assert collapse.since == pytest.approx(400, abs=10)
+    assert collapse.high < -0.5
+
+
+def test_a_baseline_is_of_all_temperatures_and_of_nobody_else() -> None:
+    hot = (replace(each, temperature=1.0) for each in requests(0.5, 300, 1))
+    found = watch(requests(0.7, 100), hot, requests(0.9, 99, 2, name="code"))
+    known = found.baseline("chat", "eagle")
+    assert known is not None
+    assert (known.mean, known.requests) == (pytest.approx(0.55, abs=0.02), 400)
+    assert found.baseline("code", "eagle") is found.baseline("chat", "ngram") is None
 
 
 def test_chances_are_judged_apart_from_what_became_of_them() -> None:

@@ -37,6 +37,9 @@ def _attachment(alert: Alert) -> dict[str, Any]:
     over = alert.state is State.RESOLVED
     why = [texts[name] for name in ("resolution",) if over and name in texts]
     why += [f"Suspected cause: {texts['suspected_cause']}" for _ in (0,) if "suspected_cause" in texts]
+    runbook = texts.get("runbook_url", "")
+    linked = runbook.startswith("http")
+    why += [f"Runbook: {runbook}" for _ in (0,) if runbook and not linked]
     found: dict[str, Any] = {
         "color": _OVER if over else _COLOURS.get(alert.labels.get("severity", ""), _OTHER),
         "title": escaped(texts.get("summary", alert.name)),
@@ -44,8 +47,7 @@ def _attachment(alert: Alert) -> dict[str, Any]:
         "footer": escaped(", ".join(f"{name}={value}" for name, value in sorted(alert.labels.items()))),
         "ts": int(alert.starts_at if alert.ends_at is None else alert.ends_at),
     }
-    runbook = texts.get("runbook_url", "")
-    return found | ({"title_link": runbook} if runbook.startswith("http") else {})
+    return found | ({"title_link": runbook} if linked else {})
 
 
 def escaped(text: str) -> str:
