@@ -30,7 +30,7 @@ async def bring_up(
     await parts.watchers.alarm.manager.judge(line.findings(config))
     life.spawn(parts.updates.check_start())
     parts.healer.go_on(line)
-    life.spawn(watch(lambda: parts.reloader.config.model.target, parts.updates.replace))
+    life.spawn(watch(lambda: parts.reloader.config.model.target, parts.updates.follow))
     life.spawn(watch_config(parts.reloader, parts.reloads.reload))
     memory.settle()
     notifier.ready()

@@ -71,5 +71,9 @@ class UpdateError(UserError):
     """The target was not changed; what served before serves on."""
 
 
+class RuledOutError(UpdateError):
+    """What the canary said of it does not let it serve."""
+
+
 class UpdateBusyError(UserError):
     """Another change of the target is under way."""

@@ -63,6 +63,8 @@ class Parts:
         self.watchers.metrics.include(self.doors.unserved)
         self.lines = self._lines(loaded.config)
         self.updates = self._target_updates(loaded.config)
+        self.watchers.alarm.manager.watch(self.updates.attempts.findings)
+        self.watchers.metrics.include(self.updates.attempts)
         self.healer = self._healer()
         self.shown = self._view(loaded.config)
         self.dashboard = Dashboard(self.shown)

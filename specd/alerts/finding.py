@@ -14,6 +14,7 @@ NAMES: Final = (
     "SpecdAcceptanceLoop",
     "SpecdSpeculationLosing",
     "SpecdDraftMismatch",
+    "SpecdTargetUpdateRefused",
     "SpecdEngineRestarted",
     "SpecdMemoryPressure",
     "SpecdConfigReloadFailed",

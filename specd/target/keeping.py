@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from specd.config.schema import Config
+from specd.config.target import TargetSection
 from specd.flights import Refusal
 from specd.target.line import Line
 from specd.target.lines import Lines
@@ -15,6 +16,26 @@ ENDED: Final = Refusal(
     "the target that this request was for is no longer kept; send it again", "target_changed"
 )
 """What is told to whoever is still in a line when it ends."""
+
+
+class Before(NamedTuple):
+    """What a rollback would serve."""
+
+    line: Line
+    fingerprint: str
+    """Of its target. The line itself may have ended since, and other files may lie where that lay."""
+
+    @classmethod
+    def of(cls, line: Line, config: Config) -> Self:
+        """What serves now."""
+        identity = line.identity(config)
+        assert identity is not None, "only what is known serves"
+        return cls(line, identity.fingerprint)
+
+    @property
+    def target(self) -> TargetSection:
+        """By where it lay, since a link that was followed may lead elsewhere by now."""
+        return self.line.target.model_copy(update={"path": str(self.line.path)})
 
 
 class Keeping:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from specd.config.schema import Config
 from specd.config.target import TargetSection
-from specd.errors import MemoryShortageError, UpdateError
+from specd.errors import MemoryShortageError, RuledOutError
 from specd.target.canary import Canary, Judged
 from specd.target.files import DraftChoice
 from specd.target.keeping import ENDED, Keeping
@@ -76,10 +76,10 @@ class Opening:
             raise
 
     async def _judged(self, line: Line, ruled_out: Rule | None) -> tuple[Judged, ...]:
-        """What the canary says of a line before it takes traffic. Raises `UpdateError` where that rules it out."""
+        """What the canary says of a line before it takes traffic. Raises `RuledOutError` where that does."""
         if ruled_out is None or not self._canary.enabled:
             return ()
         judged = await self._canary.judge(self._lines.current, line)
         if why_not := ruled_out(judged):
-            raise UpdateError(why_not)
+            raise RuledOutError(why_not)
         return judged

@@ -14,21 +14,22 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from specd.alerts.finding import Finding
 from specd.config.schema import Config
 from specd.config.target import TargetSection
 from specd.engineless import NO_ENGINE, engineless
-from specd.errors import UpdateBusyError, UpdateError, UserError
+from specd.errors import RuledOutError, UpdateBusyError, UpdateError, UserError
 from specd.local_paths import local_path
 from specd.models.cache import cache_dir
 from specd.models.drafts import require_head
 from specd.models.refresh import refreshed
 from specd.supervisor import EngineFailedError
+from specd.target.attempts import Attempts
 from specd.target.canary import Canary, Judged
 from specd.target.files import DraftChoice
-from specd.target.keeping import ENDED, Keeping
+from specd.target.keeping import ENDED, Before, Keeping
 from specd.target.line import Line
 from specd.target.lines import Lines
 from specd.target.opening import Make, Opening
@@ -46,17 +47,7 @@ _ELSEWHERE: Final = (
 )
 
 
-class _Before(NamedTuple):
-    """What a rollback would serve."""
-
-    line: Line
-    fingerprint: str
-    """Of its target. The line itself may have ended since, and other files may lie where that lay."""
-
-    @property
-    def target(self) -> TargetSection:
-        """By where it lay, since a link that was followed may lead elsewhere by now."""
-        return self.line.target.model_copy(update={"path": str(self.line.path)})
+_Do = Callable[[], Coroutine[Any, Any, Outcome]]
 
 
 class TargetUpdates:
@@ -87,7 +78,8 @@ class TargetUpdates:
         self._keeping = Keeping(lines, config)
         self._opening = Opening(lines, self._keeping, canary, make, config)
         self._learning: asyncio.Task[None] | None = None
-        self._before: _Before | None = None
+        self._before: Before | None = None
+        self.attempts = Attempts()
         self.last: Last | None = None
         self.changed: Changed | None = None
         """None while the target is the one of the start."""
@@ -104,11 +96,24 @@ class TargetUpdates:
         """Serve the target that is served now with tensors out of a safetensors file, which may hold some or all of
         them. Raises as `update` does.
         """
-        return await self._one_at_a_time(f"refresh from {weights}", lambda: self._refresh(weights, revision))
+        refresh = f"refresh from {weights}"
+        return await self._one_at_a_time(refresh, lambda: self._refresh(weights, revision), counts=True)
 
     async def replace(self, target: TargetSection, draft: DraftChoice | None = None) -> Outcome:
         """Serve this target, with these drafts or with those that there are. Raises as `update` does."""
-        return await self._one_at_a_time(f"update to {target.path}", lambda: self._replace(target, draft))
+        update = f"update to {target.path}"
+        return await self._one_at_a_time(update, lambda: self._replace(target, draft), counts=True)
+
+    async def follow(self, target: TargetSection) -> Outcome:
+        """Serve this target, where nobody waits for the answer. Raises as `update` does."""
+        try:
+            return await self.replace(target)
+        except UpdateBusyError:
+            raise
+        except UserError:
+            if self.last is not None:
+                self.attempts.unheard(self.last)
+            raise
 
     async def use_head(self, head: str, revision: str | None = None) -> Outcome:
         """Draft with the head in this directory; revision: what to call the drafts. Raises as `update` does."""
@@ -125,7 +130,7 @@ class TargetUpdates:
         """Serve the previous target again: at once while its engine is kept, else as an update does. Raises as
         `update` does.
         """
-        return await self._one_at_a_time("rollback", self._roll_back)
+        return await self._one_at_a_time("rollback", self._roll_back, counts=True)
 
     async def check(self) -> Outcome:
         """Replay the canary on what serves, beside its traffic, and react as configured. Raises as `update` does."""
@@ -176,7 +181,7 @@ class TargetUpdates:
         await ended(self._learning)
         await self._keeping.aclose()
 
-    async def _one_at_a_time(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
+    async def _one_at_a_time(self, what: str, do: _Do, *, counts: bool = False) -> Outcome:
         if self._doing:
             raise UpdateBusyError(
                 f"the target is being changed already ({self._doing}): ask again after that"
@@ -186,7 +191,7 @@ class TargetUpdates:
         if self._lines.identity(self._config()) is None:
             raise UpdateError(NO_ENGINE.message if engineless(self._config()) else _LOADING)
         self._doing = what
-        task = self._task = asyncio.create_task(self._done(what, do))
+        task = self._task = asyncio.create_task(self._done(what, do, counts=counts))
         task.add_done_callback(
             lambda done: done.cancelled() or done.exception()
         )  # seen, if nobody waits any more
@@ -197,20 +202,24 @@ class TargetUpdates:
                 raise
             raise UpdateError(f"{what} was given up, since the server is shutting down") from None
 
-    async def _done(self, what: str, do: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
-        """Do it, and say how it ended."""
+    async def _done(self, what: str, do: _Do, *, counts: bool) -> Outcome:
+        """Do it, and say how it ended; counts: among the attempts to change the target."""
         await ended(self._learning)  # what is under way asks the same, and waits for it
         try:
             outcome = await do()
         except (UserError, EngineFailedError, OSError) as error:
             log.error("%s refused, the target stays as it is: %s", what, error)  # noqa: TRY400  a sentence
             self.last = Last(self._clock(), ok=False, text=str(error))
+            if counts:
+                self.attempts.ended("ruled_out" if isinstance(error, RuledOutError) else "refused", self.last)
             raise UpdateError(str(error)) from None
         finally:
             self._doing, self._task = "", None
             self._learn()
         log.info("%s: %s", what, outcome.text)
         self.last = Last(self._clock(), ok=True, text=outcome.text)
+        if counts:
+            self.attempts.ended("changed" if outcome.changed else "unchanged", self.last)
         return outcome
 
     async def _replace(
@@ -267,7 +276,7 @@ class TargetUpdates:
             raise UserError("there is no previous target: nothing was updated since the start")
         return await self._open_again(self._before, began)
 
-    async def _open_again(self, before: _Before, began: float) -> Outcome:
+    async def _open_again(self, before: Before, began: float) -> Outcome:
         """No canary is asked: it has served, and what it is to be compared with is what was found wrong."""
         target = before.target
         async with self._opening.read(target, before.line.draft, before.line) as line:
@@ -309,7 +318,7 @@ class TargetUpdates:
     async def _switch(self, line: Line, began: float, what: str, judged: tuple[Judged, ...] = ()) -> Outcome:
         self._keeping.stop()
         left = self._lines.current
-        self._before = self._as_before(left)
+        self._before = Before.of(left, self._config())
         self._note_change(left, line)
         self._lines.switch(line)
         self._lines.release()
@@ -321,11 +330,6 @@ class TargetUpdates:
         self._canary.serves(line)
         await self._alarm([*line.findings(self._config()), *(each.finding() for each in judged)])
         return outcome
-
-    def _as_before(self, left: Line) -> _Before:
-        identity = left.identity(self._config())
-        assert identity is not None, "only what is known serves"
-        return _Before(left, identity.fingerprint)
 
     def _note_change(self, left: Line, line: Line) -> None:
         """Of another head for the same target, nothing."""

@@ -74,7 +74,7 @@ def test_who_drafts_after_a_fall(how, left, house):
 
 
 def test_an_update_can_be_ruled_out(house):
-    """Test that with "rollback" the fallen target never serves, and that it says why."""
+    """Test that with "rollback" the fallen target never serves, that it says why, and that this is counted and told."""
     _, daemon, poor = house
     react(daemon, "rollback")
     before = shown(daemon)["current"]
@@ -82,6 +82,14 @@ def test_an_update_can_be_ruled_out(house):
     assert answer.status_code == 422
     assert "acceptance of ngram fell" in answer.json()["error"]["message"]
     assert shown(daemon)["current"] == before
+    assert daemon.metric('specd_target_updates_total{outcome="ruled_out"}') == 1
+    (alert,) = wait_until(
+        lambda: [one for one in daemon.get("/admin/v1/alerts").json()["alerts"] if one["state"] == "firing"],
+        "the alert",
+    )
+    assert alert["name"] == "SpecdTargetUpdateRefused"
+    assert "acceptance of ngram fell" in alert["annotations"]["description"]
+    assert alert["annotations"]["target_revision"] == before["target_revision"]
 
 
 def test_a_rollback_is_never_ruled_out(house):
@@ -99,7 +107,8 @@ def test_a_rollback_is_never_ruled_out(house):
     answer = rollback(daemon)
     assert (answer.status_code, answer.json()["canary"]) == (200, [])
     assert shown(daemon)["current"]["path"] == str(poor)
-    assert [one for one in daemon.get("/admin/v1/alerts").json()["alerts"] if not one["endsAt"]] == []
+    opened = [one for one in daemon.get("/admin/v1/alerts").json()["alerts"] if not one["endsAt"]]
+    assert [one for one in opened if one["name"] == "SpecdAcceptanceDrift"] == []
     react(daemon, "alert")
     update(daemon, good)
 
@@ -177,7 +186,11 @@ def test_a_restart_is_an_update_too(house, tmp_path):
     config = f"[canary]\nprompts = {json.dumps(str(prompts))}\ntokens = 40\n"
     env = {"SPECD_STATE_DIR": str(tmp_path / "state"), "SPECD_CACHE_DIR": str(tmp_path / "cache")}
     first = daemons.start(config, env=env).ready()
-    wait_until((tmp_path / "state" / "canary" / "serving.json").exists, "what the first one's drafts come to")
+    file = tmp_path / "state" / "canary" / "serving.json"
+    wait_until(
+        lambda: file.exists() and json.loads(file.read_text())["counts"],
+        "what the first one's drafts come to",
+    )
     assert shown(first)["canary"] == []
     first.process.terminate()
     assert first.wait() == 0

@@ -225,6 +225,7 @@ def test_a_bad_target_leaves_the_old_one_serving(case, daemon, tmp_path):
     assert sentence in answer.json()["error"]["message"]
     assert shown(daemon)["current"] == before
     assert sentence in shown(daemon)["last"]["text"]
+    assert refusals(daemon) == []  # whoever asked was told
     assert ask(daemon).status_code == 200
     assert "Traceback" not in daemon.log
 
@@ -427,10 +428,16 @@ def test_a_reload_updates_the_target(daemons, tmp_path):
     assert shown(daemon)["current"]["path"] == str(other)
 
 
+def refusals(daemon: DaemonProcess) -> list[str]:
+    """States of the alerts of updates that were refused."""
+    alerts = daemon.get("/admin/v1/alerts").json()["alerts"]
+    return [one["state"] for one in alerts if one["name"] == "SpecdTargetUpdateRefused"]
+
+
 def test_a_swapped_link_updates_the_target(daemons, tmp_path):
     """Test that with watch_seconds a link that leads elsewhere is followed, that a half-written model is refused, left
-    alone, and served once it is whole, and that what the link led to before is what an engine that died comes back with
-    after the refusal, and what a rollback serves when no engine is kept."""
+    alone, and served once it is whole, which an alert tells of meanwhile, and that what the link led to before is what
+    an engine that died comes back with after the refusal, and what a rollback serves when no engine is kept."""
     link, served = tmp_path / "current", daemons.model
     link.symlink_to(served)
     daemons.model = link
@@ -449,6 +456,8 @@ def test_a_swapped_link_updates_the_target(daemons, tmp_path):
     lead_to(half_written(tmp_path / "half"))
     wait_until(lambda: "half-written" in daemon.log, "the refusal")
     assert daemon.status()["model"]["target_revision"] == before
+    wait_until(lambda: refusals(daemon) == ["firing"], "the alert of the refusal")
+    assert daemon.metric('specd_target_updates_total{outcome="refused"}') == 1
     first = daemon.status()["engine"]["pid"]
     os.kill(first, 9)
     wait_until(lambda: daemon.status()["engine"]["restarts"] == 1, "the restart")
@@ -456,6 +465,8 @@ def test_a_swapped_link_updates_the_target(daemons, tmp_path):
     (other_model(tmp_path / "whole") / "model.safetensors").replace(tmp_path / "half" / "model.safetensors")
     wait_until(lambda: daemon.status()["model"]["target_revision"] != before, "the update")
     assert daemon.log.count("what lies in") == 1
+    wait_until(lambda: refusals(daemon) == ["resolved"], "the end of the alert")
+    assert daemon.metric('specd_target_updates_total{outcome="changed"}') == 1
     wait_until(lambda: len(engines_of(daemon)) == 1, "the end of the first engine")
     assert rollback(daemon).json()["target_revision"] == before
     assert daemon.status()["engine"]["info"]["model_path"] == str(served)
