@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.drift_canary import CANARY, Judged, judged
 from benchmarks.drift_cases import (
     STATIONARY,
     Change,
     FalseAlerts,
     Found,
     changed,
+    changed_in_one_class,
     spread_of_rates,
     stationary,
 )
@@ -47,6 +49,8 @@ class Case:
     traffic: Traffic = _USUAL
     before: int = _BEFORE
     mean: float = _MEAN
+    one_of_four: bool = False
+    """At position 1 alone, of one class of four; else at all positions, of the only class."""
     most_requests: float | None = None
     """The bound at the 90th percentile."""
     most_lost: float | None = None
@@ -90,7 +94,7 @@ class Result:
             f"{found.at(0.9):g}",
             f"{found.at(1.0):g}",
             f"{self.lost:.3f}",
-            f"{found.early}",
+            f"{found.early + found.elsewhere}",
             ", ".join(f"{kind} {count}" for kind, count in found.called.items()),
             self.bound,
             {None: "", True: "met", False: "NOT MET"}[self.met],
@@ -102,6 +106,7 @@ class Result:
             "case": self.case.name,
             "requests": [each if each < float("inf") else None for each in self.found.requests],
             "alerts_before_the_change": self.found.early,
+            "alerts_of_other_classes": self.found.elsewhere,
             "called": self.found.called,
             "lost": self.lost,
             "bound": self.bound,
@@ -120,8 +125,8 @@ def decay(drop: float, over: int) -> Change:
 
 
 CASES: Final = (
-    Case("step of -0.10", step(0.10), most_requests=60),
-    Case("step of -0.25", step(0.25), most_requests=15),
+    Case("step of -0.10", step(0.10)),
+    Case("step of -0.25", step(0.25)),
     Case("decay of -0.15 over 5,000 requests of the class", decay(0.15, 5000), 5000, most_lost=0.10),
     Case(
         "decay of -0.15 over 5,000 requests, a quarter of them of the class",
@@ -141,13 +146,24 @@ CASES: Final = (
         for drop in (0.10, 0.25)
         for spread in _SPREADS
     ),
+    Case("step of -0.10 at position 1, in one class of four", step(0.10), most_requests=60, one_of_four=True),
+    Case("step of -0.25 at position 1, in one class of four", step(0.25), most_requests=15, one_of_four=True),
 )
+"""The place of each is its seed."""
 
 
-def _results(runs: int, progress: Progress) -> Iterator[Result]:
-    task = progress.add_task("changes", total=len(CASES))
-    for seed, case in enumerate(CASES):
-        progress.update(task, description=case.name)
+def result(case: Case, *, runs: int, seed: int) -> Result:
+    """So many runs of it."""
+    if case.one_of_four:
+        found = changed_in_one_class(
+            case.change,
+            runs=runs,
+            seed=seed,
+            before=case.before,
+            longest=case.longest,
+            traffic=case.traffic,
+        )
+    else:
         found = changed(
             case.change,
             runs=runs,
@@ -157,7 +173,14 @@ def _results(runs: int, progress: Progress) -> Iterator[Result]:
             longest=case.longest,
             traffic=case.traffic,
         )
-        yield Result(case, found)
+    return Result(case, found)
+
+
+def _results(runs: int, progress: Progress) -> Iterator[Result]:
+    task = progress.add_task("changes", total=len(CASES))
+    for seed, case in enumerate(CASES):
+        progress.update(task, description=case.name)
+        yield result(case, runs=runs, seed=seed)
         progress.advance(task)
 
 
@@ -175,10 +198,11 @@ def main() -> int:
     with Progress(
         *Progress.get_default_columns()[:2], TimeElapsedColumn(), console=Console(stderr=True)
     ) as bar:
-        results = list(_results(args.runs, bar))
+        results = sorted(_results(args.runs, bar), key=lambda one: not one.case.one_of_four)
         false = dict(_false_alerts(args.runs, args.requests, bar))
     spread = spread_of_rates(_USUAL, _MEAN, seed=1000)
-    _print(results, false)
+    replays = [judged(case, args.runs) for case in CANARY]
+    _print(results, false, replays)
     figures = {
         "runs": args.runs,
         "changes": [result.document() for result in results],
@@ -186,9 +210,17 @@ def main() -> int:
             name: {"requests": each.requests, "alerts": each.alerts, "highest_score": each.highest}
             for name, each in false.items()
         },
+        "canary": [each.document() for each in replays],
         "spread_of_rates": {"seen": spread[0], "if_tokens_were_independent": spread[1]},
     }
-    write(args.out, "drift", "make bench-drift", figures, page(results, false, spread), about="simulated")
+    write(
+        args.out,
+        "drift",
+        "make bench-drift",
+        figures,
+        page(results, false, replays, spread),
+        about="simulated",
+    )
     plot(results, args.out / "drift.png")
     return 0
 
@@ -202,14 +234,17 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _print(results: list[Result], false: dict[str, FalseAlerts]) -> None:
+def _print(results: list[Result], false: dict[str, FalseAlerts], replays: list[Judged]) -> None:
     table = Table("change", "p50", "p90", "last", "lost", "early", "called", "bound", "")
     for result in results:
         table.add_row(*result.cells)
     alerts = Table("no change", "runs", "requests each", "false alerts", "highest score")
     for name, each in false.items():
         alerts.add_row(name, f"{each.runs}", f"{each.requests}", f"{each.alerts}", f"{each.highest:.2f}")
-    Console(width=160).print(table, alerts)
+    canary = Table("canary", "drafted tokens", "updates", "called a fall", "bound", "")
+    for each in replays:
+        canary.add_row(*each.cells)
+    Console(width=160).print(table, alerts, canary)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from policies.drift.streams import Streams
 CLASSES: Final = (0.8, 0.7, 0.6, 0.5)
 """Acceptance of the classes at position 1."""
 
+CHANGED: Final = 1
+"""Which of them changes, where one does."""
+
 K: Final = 4
 K_MAX: Final = 8
 
@@ -31,6 +34,8 @@ class Found:
     """Runs with an alert before the change."""
     called: dict[str, int]
     """Alerts by what the change was said to be."""
+    elsewhere: int = 0
+    """Runs with an alert of a class in which nothing has changed."""
 
     def at(self, quantile: float) -> float:
         """Of the requests until the alert."""
@@ -60,6 +65,34 @@ def changed(
     return Found(
         when[~early], int(early.sum()), {kind: kinds.count(kind) for kind in (Kind.STEP, Kind.DECAY)}
     )
+
+
+def changed_in_one_class(
+    change: Change, *, runs: int, seed: int, before: int, longest: int, traffic: Traffic
+) -> Found:
+    """The same at position 1 alone of one of `CLASSES`, while requests of all of them come in any order. `before` and
+    `longest` count those of that class.
+    """
+    rng, count = np.random.default_rng(seed), len(CLASSES)
+    streams = Streams(DriftSettings(), runs * count, seed)
+    since, when = np.full(runs, -before), np.full(runs, np.inf)
+    mine = np.arange(runs) * count + CHANGED
+    early, k, place = np.zeros(runs, dtype=np.bool_), np.full(runs, K), 0
+    while not (early | np.isfinite(when) | (since >= longest)).all():
+        kind = rng.integers(count, size=runs)
+        since += kind == CHANGED
+        first = np.array([change(int(n)) if n > 0 else 0.0 for n in since]) * (kind == CHANGED)
+        rates, examined = traffic.draw(rng, np.array(CLASSES)[kind], k, first)
+        streams.observe(np.arange(runs) * count + kind, rates, examined, np.full(runs, float(place)))
+        fell = streams.flags.fell[mine] & np.isinf(when) & ~early
+        early |= fell & (since <= 0)
+        when = np.where(fell & (since > 0), since, when)
+        place += 1
+    others = streams.flags.fell.reshape(runs, count).copy()
+    others[:, CHANGED] = False
+    kinds = [fall.shape.kind for row, fall in streams.found.items() if row % count == CHANGED]
+    called = {kind: kinds.count(kind) for kind in (Kind.STEP, Kind.DECAY)}
+    return Found(when[~early], int(early.sum()), called, int(others.any(axis=1).sum()))
 
 
 @dataclass(frozen=True, slots=True)

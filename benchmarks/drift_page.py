@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.drift_cases import CLASSES, FalseAlerts
+from benchmarks.drift_canary import CONFIDENCE, TOLERANCE, Judged
+from benchmarks.drift_cases import CHANGED, CLASSES, FalseAlerts
 from benchmarks.drift_traffic import SEGMENT, Traffic
 from benchmarks.paper import section
 from policies.drift import DriftSettings
@@ -16,27 +17,36 @@ if TYPE_CHECKING:
 
 _HEADER: Final = (
     *("change", "requests to the alert, p50", "p90", "last run", "acceptance lost by then"),
-    *("alerts before the change", "called", "bound", ""),
+    *("alerts before the change, or of another class", "called", "bound", ""),
 )
+_CANARY: Final = ("update", "drafted tokens", "runs", "called a fall", "bound", "")
 _USUAL: Final = Traffic()
 _SETTINGS: Final = DriftSettings()
 
 
 def page(
-    results: Sequence["Result"], false: Mapping[str, FalseAlerts], spread: tuple[float, float]
+    results: Sequence["Result"],
+    false: Mapping[str, FalseAlerts],
+    replays: Sequence[Judged],
+    spread: tuple[float, float],
 ) -> list[str]:
     """For people, without its title. spread: of requests' rates, and what independent tokens would make of it."""
     about = f"""Requests are simulated, and go through the lines that the daemon runs. The acceptance of each is its own
 (beta-distributed, standard deviation {_USUAL.spread:g} around its class's mean), and wanders within it (by
 {_USUAL.wander:g}, anew every {SEGMENT} rounds); requests have {_USUAL.rounds:g} rounds in the middle, log-normal. So
 the rates of requests at 0.7 spread by {spread[0]:.3f}, where independent tokens of one coin would spread by
-{spread[1]:.3f}. A change is of every position's chance, in a class whose mean is 0.7 unless it says otherwise, behind
-500 requests of the class. Settings are the defaults: at most one false alarm in
+{spread[1]:.3f}. A change comes behind 500 requests of the class, whose mean is 0.7 unless it says otherwise. In the
+first rows it is of position 1 alone, in the class at {CLASSES[CHANGED]:g} of four whose requests come in any order; in
+all others of every position's chance, in a class of its own. Settings are the defaults: at most one false alarm in
 {_SETTINGS.requests_per_false_alarm:g} requests of a stratum, a fall of at least {_SETTINGS.min_drop:g}. What decides
 how soon a fall is found is how much requests differ: see the last rows."""
     bound = f"""Without a change: alerts of any kind, all strata. Classes are at {", ".join(map(str, CLASSES))}, the
 two of another mix at 0.75 and 0.45. By the bound on false alarms there are to be at most requests /
 {_SETTINGS.requests_per_false_alarm:g} of them on average, for falls and as many for loops and collapses each:"""
+    canary = f"""The canary, by the comparison that the daemon runs, with its defaults (a fall of more than
+{TOLERANCE:g}, certain to {CONFIDENCE:g}): updates that leave acceptance at 0.6, or lower it. How many rounds come
+out alike before and after is not known beforehand: the contexts are the same, so that most of what is guessed right
+stays right."""
     rows = [
         (
             name,
@@ -65,6 +75,7 @@ two of another mix at 0.75 and 0.45. By the bound on false alarms there are to b
             "Requests of the class from the change to the alert:", _HEADER, [one.cells for one in results]
         ),
         *section(bound, header, rows),
+        *section(canary, _CANARY, [one.cells for one in replays]),
     ]
 
 

@@ -36,8 +36,12 @@ class Traffic:
     by_chance: bool = False
     """Whether the chances that tokens had are known, as for drafts drawn from a law."""
 
-    def draw(self, rng: np.random.Generator, mean: Floats, k: Ints) -> tuple[Floats, Ints]:
-        """(rates, examined), each [n, POSITIONS], of a request each with these means and levels."""
+    def draw(
+        self, rng: np.random.Generator, mean: Floats, k: Ints, first: Floats | None = None
+    ) -> tuple[Floats, Ints]:
+        """(rates, examined), each [n, POSITIONS], of a request each with these means and levels. first: [n], by how
+        much the chances of position 1 are others, and of no other position.
+        """
         own = _beta(rng, mean, self.spread)
         rounds = np.ceil(self.rounds * np.exp(rng.normal(0, _SPREAD_OF_ROUNDS, len(mean)))).astype(np.int64)
         chances = self._segments(rng, own, rounds)
@@ -46,8 +50,9 @@ class Traffic:
         examined = np.zeros((len(mean), POSITIONS), dtype=np.int64)
         for position in range(POSITIONS):
             examined[:, position] = np.where(k > position, lengths.sum(axis=1), 0)
-            kept = rng.binomial(lengths, chances)
-            hoped = lengths * chances if self.by_chance else kept
+            now = chances if position or first is None else (chances + first[:, None]).clip(0.01, 0.99)
+            kept = rng.binomial(lengths, now)
+            hoped = lengths * now if self.by_chance else kept
             rates[:, position] = hoped.sum(axis=1) / np.maximum(lengths.sum(axis=1), 1)
             lengths, chances = kept, chances * self.fall
         return rates, examined

@@ -20,6 +20,7 @@ from specd.observe.observing import Observing
 from specd.router.instances import Instances
 from specd.router.metrics import RouterMetrics
 from specd.router.traffic import Traffic
+from specd.target.attempts import Attempts
 from specd.telemetry.drift import Drift
 from specd.telemetry.prometheus import Metrics
 from specd.telemetry.refusals import Refusals
@@ -160,6 +161,7 @@ def test_the_metrics_page_names_what_there_is(tmp_path):
     metrics.set_target("t", "d", "none", ["ngram"])
     metrics.config_reloaded(ok=True, unix_time=0.0)
     metrics.include(Counts())
+    metrics.include(Attempts())
     metrics.include(Refusals())
     metrics.include(Drift(DriftSection(), tmp_path))
     metrics.include(Reports(TelemetrySection()))

@@ -117,11 +117,11 @@ class Streams:
         return self.history.past(row, position)
 
     def risen(self, row: int) -> Fall | None:
-        """What a rise looks like, as a fall does: with a drop below 0. None where there is none."""
-        found = self._rise(row)
-        if found is None:
-            return None
-        return Fall(self.rises.position(row), found._replace(before=-found.before, after=-found.after))
+        """What a rise of the first position looks like, told as a fall, but with a drop below 0. None where there is
+        none.
+        """
+        found = self._rise(row, 0)
+        return None if found is None else Fall(0, found._replace(before=-found.before, after=-found.after))
 
     def restart(self, rows: Ints, *, forget: bool) -> None:
         """Look for a fall from now on. What came during one is forgotten; with `forget` the baseline is, too."""
@@ -161,15 +161,15 @@ class Streams:
         """A rise is a loop, or good news: when it has lasted, what comes is compared with the better baseline."""
         enough = self.rises.evidence(rows) >= self.settings.requests_per_false_alarm
         for row in rows[enough & self.learned(rows) & ~self.flags.looping[rows]]:
-            rise = self._rise(int(row))
+            rise = self._rise(int(row), self.rises.position(int(row)))
             if recent(self.past(int(row))) >= self.settings.loop_above:
                 self.flags.looping[row] = True
             elif rise is not None and _lasts(rise, self.settings):
                 self.restart(np.array([row]), forget=True)
 
-    def _rise(self, row: int) -> Shape | None:
+    def _rise(self, row: int, position: int) -> Shape | None:
         """Of rates below 0, so that it is a fall."""
-        past = self.past(row, self.rises.position(row))
+        past = self.past(row, position)
         return shape(past._replace(mean=-past.mean))
 
     def _judge_levels(self, rows: Ints, rates: Floats) -> None:

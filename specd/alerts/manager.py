@@ -15,7 +15,7 @@ from specd.alerts.finding import NAMES, OBSERVED, Finding, Pair, pair_of
 from specd.alerts.health import Health
 from specd.alerts.lifecycle import Alert, Lifecycle, State
 from specd.alerts.receivers.base import rfc3339
-from specd.alerts.rules import SOURCE, Before, Evidence, evaluate, watching
+from specd.alerts.rules import SOURCE, Before, Evidence, evaluate, unknown, watching
 from specd.alerts.silences import Silence, Silences
 from specd.alerts.store import Changes, Saved
 from specd.alerts.telling import Muting, Notice, Told, firing_notices, resolved_notices
@@ -63,7 +63,7 @@ class AlertManager:
         self._sources: list[Source] = [self._floors, self._health.findings]
         self._resolved: deque[Alert] = deque(maxlen=_REMEMBERED)
         self._pair = Pair("", "")
-        self.before: Before = lambda _class, _proposer: None
+        self.before: Before = unknown
         """Asked by the floors; set by whoever has learned what acceptance was."""
         self._task: asyncio.Task[None] | None = None
         self._restore(saved or Saved([], {}, [], []))

@@ -102,8 +102,12 @@ class Evidence:
         self._slots.clear()
 
 
+def unknown(_class: str, _proposer: str) -> None:
+    """Before anybody has learned what acceptance is."""
+
+
 def evaluate(
-    rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float, before: Before
+    rules: Sequence[RuleSection], evidence: Evidence, pair: Pair, now: float, before: Before = unknown
 ) -> list[Finding]:
     """Every rule's word on every stratum that it watches; no two findings have the same labels."""
     return [

@@ -288,11 +288,13 @@ def test_a_collapse_and_a_loop_are_told_with_before_and_interval(drift: Drift, t
     assert " after 0.7" in texts["summary"]
     assert " since about 2025-" in texts["summary"]
     assert "95 % interval -0." in texts["description"]
-    assert "requests were accepted at 0.0" in texts["description"]
+    assert "5 requests were accepted at 0." in texts["description"]
     always = Drift(EASY, tmp_path / "always", clock=lambda: 1764430000.0)
     always.set_identity("t1", "d1")
     feed(always, 0.03, 150)
-    assert "95 % interval 0." in breached(always, "SpecdAcceptanceCollapse").annotations["description"]
+    description = breached(always, "SpecdAcceptanceCollapse").annotations["description"]
+    assert "were accepted, 95 % interval " in description
+    assert "The 150 requests of the baseline were accepted at 0.0" in description
     loops = Drift(EASY, tmp_path / "loops", clock=lambda: 1764430000.0)
     loops.set_identity("t1", "d1")
     feed(loops, 0.7, 300)
@@ -306,8 +308,8 @@ async def test_a_floor_is_told_with_its_interval_and_what_was_before(tmp_path: P
     requests = watching(rig, Goodput(rig.clock), tmp_path)
     rig.seconds(5, accepted=0)
     (unknown,) = rig.told.alerts
-    assert "0 of 20 examined drafts kept their first token" in unknown.annotations["description"]
-    assert "an acceptance of 0.00 to 0.16 (95 %" in unknown.annotations["description"]
+    assert "0 of 16 examined drafts kept their first token" in unknown.annotations["description"]
+    assert "an acceptance of 0.00 to 0.19 (95 %" in unknown.annotations["description"]
     assert unknown.annotations["description"].endswith("before has not been learned yet.")
     feed(requests._drift, 0.7, 200)
     rig.seconds(1, accepted=0)
