@@ -16,12 +16,12 @@ from rich.table import Table
 
 from benchmarks.drift_canary import CANARY, Judged, judged
 from benchmarks.drift_cases import (
+    CLASSES,
     STATIONARY,
     Change,
     FalseAlerts,
     Found,
     changed,
-    changed_in_one_class,
     spread_of_rates,
     stationary,
 )
@@ -154,25 +154,18 @@ CASES: Final = (
 
 def result(case: Case, *, runs: int, seed: int) -> Result:
     """So many runs of it."""
-    if case.one_of_four:
-        found = changed_in_one_class(
-            case.change,
-            runs=runs,
-            seed=seed,
-            before=case.before,
-            longest=case.longest,
-            traffic=case.traffic,
-        )
-    else:
-        found = changed(
-            case.change,
-            runs=runs,
-            seed=seed,
-            mean=case.mean,
-            before=case.before,
-            longest=case.longest,
-            traffic=case.traffic,
-        )
+    others = [each for each in CLASSES if each != case.mean] if case.one_of_four else []
+    found = changed(
+        case.change,
+        runs=runs,
+        seed=seed,
+        mean=case.mean,
+        before=case.before,
+        longest=case.longest,
+        traffic=case.traffic,
+        beside=others,
+        first_only=case.one_of_four,
+    )
     return Result(case, found)
 
 

@@ -1,6 +1,6 @@
 """The cases of `benchmarks.drift`: what changes in the traffic, and what the detectors say of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,6 @@ from policies.drift.streams import Streams
 
 CLASSES: Final = (0.8, 0.7, 0.6, 0.5)
 """Acceptance of the classes at position 1."""
-
-CHANGED: Final = 1
-"""Which of them changes, where one does."""
 
 K: Final = 4
 K_MAX: Final = 8
@@ -35,7 +32,7 @@ class Found:
     called: dict[str, int]
     """Alerts by what the change was said to be."""
     elsewhere: int = 0
-    """Runs with an alert of a class in which nothing has changed."""
+    """Alerts of classes in which nothing has changed."""
 
     def at(self, quantile: float) -> float:
         """Of the requests until the alert."""
@@ -43,56 +40,45 @@ class Found:
 
 
 def changed(
-    change: Change, *, runs: int, seed: int, mean: float, before: int, longest: int, traffic: Traffic
+    change: Change,
+    *,
+    runs: int,
+    seed: int,
+    mean: float,
+    before: int,
+    longest: int,
+    traffic: Traffic,
+    beside: Sequence[float] = (),
+    first_only: bool = False,
 ) -> Found:
-    """A class in which acceptance changes behind `before` requests, until all runs have alerted or `longest` more."""
-    rng, rows = np.random.default_rng(seed), np.arange(runs)
-    streams = Streams(DriftSettings(), runs, seed)
+    """A class in which acceptance changes behind `before` requests, until all runs have alerted or `longest` more.
+    beside: means of other classes, whose traffic goes on as it was. first_only: position 1 changes, and no other.
+    """
+    rng, count = np.random.default_rng(seed), 1 + len(beside)
+    means, rows = np.tile([mean, *beside], runs), np.arange(runs * count)
+    mine = rows % count == 0
+    streams = Streams(DriftSettings(), len(rows), seed)
     when, early = np.full(runs, np.inf), np.zeros(runs, dtype=np.bool_)
-    k = np.full(runs, K)
+    k = np.full(len(rows), K)
     for place in range(before + longest):
-        now = mean + (change(place - before + 1) if place >= before else 0.0)
-        rates, examined = traffic.draw(rng, np.full(runs, now), k)
-        streams.observe(rows, rates, examined, np.full(runs, float(place)))
-        fell = streams.flags.fell & np.isinf(when) & ~early
+        moved = mine * (change(place - before + 1) if place >= before else 0.0)
+        at = (means, moved) if first_only else (means + moved, None)
+        rates, examined = traffic.draw(rng, at[0], k, at[1])
+        streams.observe(rows, rates, examined, np.full(len(rows), float(place)))
+        fell = streams.flags.fell[mine] & np.isinf(when) & ~early
         if place < before:
             early |= fell
         else:
             when[fell] = place - before + 1
         if (early | np.isfinite(when)).all():
             break
-    kinds = [fall.shape.kind for fall in streams.found.values()]
+    kinds = [fall.shape.kind for row, fall in streams.found.items() if mine[row]]
     return Found(
-        when[~early], int(early.sum()), {kind: kinds.count(kind) for kind in (Kind.STEP, Kind.DECAY)}
+        when[~early],
+        int(early.sum()),
+        {kind: kinds.count(kind) for kind in (Kind.STEP, Kind.DECAY)},
+        elsewhere=int(streams.flags.fell[~mine].sum()),
     )
-
-
-def changed_in_one_class(
-    change: Change, *, runs: int, seed: int, before: int, longest: int, traffic: Traffic
-) -> Found:
-    """The same at position 1 alone of one of `CLASSES`, while requests of all of them come in any order. `before` and
-    `longest` count those of that class.
-    """
-    rng, count = np.random.default_rng(seed), len(CLASSES)
-    streams = Streams(DriftSettings(), runs * count, seed)
-    since, when = np.full(runs, -before), np.full(runs, np.inf)
-    mine = np.arange(runs) * count + CHANGED
-    early, k, place = np.zeros(runs, dtype=np.bool_), np.full(runs, K), 0
-    while not (early | np.isfinite(when) | (since >= longest)).all():
-        kind = rng.integers(count, size=runs)
-        since += kind == CHANGED
-        first = np.array([change(int(n)) if n > 0 else 0.0 for n in since]) * (kind == CHANGED)
-        rates, examined = traffic.draw(rng, np.array(CLASSES)[kind], k, first)
-        streams.observe(np.arange(runs) * count + kind, rates, examined, np.full(runs, float(place)))
-        fell = streams.flags.fell[mine] & np.isinf(when) & ~early
-        early |= fell & (since <= 0)
-        when = np.where(fell & (since > 0), since, when)
-        place += 1
-    others = streams.flags.fell.reshape(runs, count).copy()
-    others[:, CHANGED] = False
-    kinds = [fall.shape.kind for row, fall in streams.found.items() if row % count == CHANGED]
-    called = {kind: kinds.count(kind) for kind in (Kind.STEP, Kind.DECAY)}
-    return Found(when[~early], int(early.sum()), called, int(others.any(axis=1).sum()))
 
 
 @dataclass(frozen=True, slots=True)

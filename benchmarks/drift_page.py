@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.drift_canary import CONFIDENCE, TOLERANCE, Judged
-from benchmarks.drift_cases import CHANGED, CLASSES, FalseAlerts
+from benchmarks.drift_cases import CLASSES, FalseAlerts
 from benchmarks.drift_traffic import SEGMENT, Traffic
 from benchmarks.paper import section
 from policies.drift import DriftSettings
@@ -36,8 +36,8 @@ def page(
 {_USUAL.wander:g}, anew every {SEGMENT} rounds); requests have {_USUAL.rounds:g} rounds in the middle, log-normal. So
 the rates of requests at 0.7 spread by {spread[0]:.3f}, where independent tokens of one coin would spread by
 {spread[1]:.3f}. A change comes behind 500 requests of the class, whose mean is 0.7 unless it says otherwise. In the
-first rows it is of position 1 alone, in the class at {CLASSES[CHANGED]:g} of four whose requests come in any order; in
-all others of every position's chance, in a class of its own. Settings are the defaults: at most one false alarm in
+first rows it is of position 1 alone, in one class of four, while the traffic of the others goes on; in all others of
+every position's chance, in a class of its own. Settings are the defaults: at most one false alarm in
 {_SETTINGS.requests_per_false_alarm:g} requests of a stratum, a fall of at least {_SETTINGS.min_drop:g}. What decides
 how soon a fall is found is how much requests differ: see the last rows."""
     bound = f"""Without a change: alerts of any kind, all strata. Classes are at {", ".join(map(str, CLASSES))}, the

@@ -13,16 +13,9 @@ from benchmarks.drift_traffic import Traffic
 @pytest.mark.parametrize("case", [case for case in CASES if case.one_of_four], ids=lambda case: case.name)
 def test_a_step_of_one_position_and_class_is_found_in_time(case) -> None:
     """And nothing is said of the classes beside it."""
-    found = result(replace(case, before=300, longest=200), runs=40, seed=7)
+    found = result(replace(case, longest=200), runs=40, seed=7)
     assert found.met
     assert found.found.early == found.found.elsewhere == 0
-
-
-def test_a_step_of_all_positions_is_found_sooner() -> None:
-    """Than one of position 1: what follows the first rejected token is evidence, too."""
-    alone, (every, *_) = next(case for case in CASES if case.one_of_four), CASES
-    soon = result(replace(every, longest=200), runs=40, seed=7).found.at(0.9)
-    assert soon <= result(replace(alone, before=300, longest=200), runs=40, seed=7).found.at(0.9)
 
 
 @pytest.mark.parametrize("case", STATIONARY, ids=lambda case: case.name)
