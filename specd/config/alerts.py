@@ -113,7 +113,8 @@ class AlertsSection(Section):
         ge=0,
     )
     runbook_url: str = hot(
-        "docs/alerts.md", "where the runbooks are; an alert's link names its part behind #"
+        "docs/alerts.md",
+        "where the runbooks are: this page, or the URL that you host it at; an alert names its part behind #",
     )
 
     @model_validator(mode="after")

@@ -14,7 +14,11 @@ _MOST: Final = 1000
 class CanarySection(Section):
     """Prompts that are replayed before an updated target takes traffic: docs/updates.md."""
 
-    enabled: bool = hot(True, "replay at each update; a replay can be asked for at any time")
+    enabled: bool = hot(
+        True,
+        "replay at each update, and once at the first start, when nobody is served; a replay can be asked for at any "
+        "time",
+    )
     prompts: Path | None = hot(
         None,
         'a file with a JSON object a line, each with a text as "prompt"; unset takes the 48 of the package. Read again '

@@ -21,7 +21,7 @@ class UpdateSection(Section):
     watch_seconds: float = hot(
         0.0,
         "how often to look whether what model.target.path names has become another model, which is then served; "
-        "replace it by a rename or a symbolic link. 0: never",
+        "name a symbolic link, and lead it elsewhere. 0: never",
         ge=0,
     )
     keep_seconds: float = hot(
