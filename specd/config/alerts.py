@@ -114,7 +114,7 @@ class AlertsSection(Section):
     )
     runbook_url: str = hot(
         "docs/alerts.md",
-        "where the runbooks are: this page, or the URL that you host it at; an alert names its part behind #",
+        "where the runbooks are: the page in the package, or a URL that you host it at; alerts add their part by #",
     )
 
     @model_validator(mode="after")

@@ -24,6 +24,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
+NO_CANARY = "[canary]\nenabled = false\n"
+
 TOOL_TEMPLATE = (
     CHAT_TEMPLATE + "{% if tools %}{{ tools | tojson }} To call one, write "
     '<tool_call>{"name": …, "arguments": …}</tool_call>{% endif %}'
@@ -112,9 +114,9 @@ class Daemons:
             f"[server]\n{'' if 'listen' in server else listen}\n{server}\n"
             f"[admin]\n{'' if 'listen' in admin else listen}\n{admin}\n"
             f"[reload]\nwatch = {json.dumps(watch)}\n"
+            f"{'' if '[canary]' in extra else NO_CANARY}"
             f"{target if model else ''}\n{extra}\n"
         )
-        config += "" if "[canary]" in config else "[canary]\nenabled = false\n"
         directory = Path(tempfile.mkdtemp(dir=self._directory))
         return self._stack.enter_context(DaemonProcess(directory, config, self.engine.command, **options))
 
