@@ -33,7 +33,7 @@ def daemon(stage: Stage, tiny_dir: Path, tmp_path_factory: pytest.TempPathFactor
         engine={"max_running": 8},
         model={"draft": {"kind": ["model"], "model": str(tiny_dir)}},
         policy={"kind": "static", "static_k": 2},
-        canary={"prompts": str(prompts), "tokens": 32},
+        canary={"enabled": True, "prompts": str(prompts), "tokens": 32},
     ) as daemon:
         yield daemon.ready()
 
