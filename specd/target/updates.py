@@ -293,8 +293,8 @@ class TargetUpdates:
 
     def _learn(self) -> None:
         """Have the canary asked, at leisure, where the next start would have nothing to compare with."""
-        line = self._lines.current
-        if self._canary.enabled and line.proposers and self._canary.lacks(line):
+        line, theirs = self._lines.current, self._config().engine.backend == "vllm-serve"
+        if self._canary.enabled and line.proposers and not theirs and self._canary.lacks(line):
             self._learning = asyncio.create_task(self._learned(line))
 
     async def _learned(self, line: Line) -> None:

@@ -85,9 +85,7 @@ class Stage:
             "server": {"listen": "127.0.0.1:0"},
             "admin": {"listen": "127.0.0.1:0"},
             "reload": {"watch": False},  # a scenario says when
-            "canary": {
-                "enabled": False
-            },  # it would ask in the quiet moments of a scenario that looks for rest
+            "canary": {"enabled": False},  # it asks in quiet moments, and scenarios look for rest
             "engine": {"threads": 1, "kv_mib": 64, **(ON_VLLM if VLLM else {})},
             "model": {"target": {"path": str(model), "name": "tiny", "dtype": "float32"}},
         }
