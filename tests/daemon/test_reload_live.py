@@ -52,7 +52,7 @@ class Config:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
-    yield daemons.start().ready()
+    yield daemons.start("[canary]\n").ready()
     daemons.close()
 
 
