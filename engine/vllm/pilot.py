@@ -21,7 +21,7 @@ from engine.api import (
 from engine.stopwatch import now
 from engine.vllm.link import Link
 from engine.vllm.steering import Plan, Shown, Steering
-from policies.base import LoadView, StepSeen
+from policies.base import Drafting, LoadView, StepSeen
 
 _TELLS_ERRORS: Final = 64  # steps between two words on how well costs are foreseen
 _FINISHES: Final[Mapping[str, FinishReason]] = {
@@ -54,6 +54,7 @@ class Flight:
 
     output: Any
     plans: list[Plan]  # of those that decode in it
+    drafting: tuple[Drafting, ...]
     prefill_rows: int
     context: int
     decision: int  # serial number of that behind the plans
@@ -82,6 +83,7 @@ class Pilot:
         self._began = 0.0
         self._context = 0
         self._decision = 0
+        self._drafted_for = 0
         self._flights: deque[Flight] = deque()
         self._ended = 0.0  # when the last output was taken in
         self._busy = False  # whether something ran on then
@@ -108,6 +110,7 @@ class Pilot:
         ]
         for request in decoding:
             self.steering.text(request)
+        self._drafted_for = len(decoding)
         return self.steering.draft(decoding, self._load(scheduler, len(decoding)))
 
     @_counted
@@ -120,10 +123,17 @@ class Pilot:
             if plan.text.key in rows
         ]
         decodes = sum([rows[plan.text.key] for plan in plans])
-        prefill = output.total_num_scheduled_tokens - decodes
-        self._flights.append(
-            Flight(output, plans, prefill, self._context, self._decision, self._began, self._clock())
+        flight = Flight(
+            output=output,
+            plans=plans,
+            drafting=self.steering.drafting(plans, output.num_spec_tokens_to_schedule, self._drafted_for),
+            prefill_rows=output.total_num_scheduled_tokens - decodes,
+            context=self._context,
+            decision=self._decision,
+            began=self._began,
+            scheduled=self._clock(),
         )
+        self._flights.append(flight)
         for key in output.finished_req_ids:
             self._end(key, "cancelled")  # if it ended by itself, that is known already
 
@@ -202,7 +212,7 @@ class Pilot:
             sequences=len(flight.plans),
             context=flight.context,
             committed=sum(map(len, flight.said)),
-            drafting=self.steering.drafting(flight.plans),
+            drafting=flight.drafting,
             behind=self.steering.decisions - flight.decision,
         )
 

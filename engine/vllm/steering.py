@@ -167,12 +167,11 @@ class Steering(ABC):
             self.policy.reckon(self._first_costs(step))
         self.policy.observe([each.evidence for each in shown if each.evidence is not None], step)
 
-    def drafting(self, plans: Sequence[Plan]) -> tuple[Drafting, ...]:
-        """What was drafted for a step, for the costs: nobody times it."""
-        lengths = [plan.drafted for plan in plans if plan.drafted]
-        if not lengths:
-            return ()
-        return (Drafting(self.drafter.method, 0.0, len(lengths), max(lengths), sum(lengths)),)
+    @abstractmethod
+    def drafting(self, plans: Sequence[Plan], k: int, decoding: int) -> tuple[Drafting, ...]:
+        """What drafts add to what a step takes, for the costs: nobody times it. plans: of those that it verifies. k: step
+        k, for so many that decode in the next one.
+        """
 
     def _evidence(
         self, plan: Plan, said: Sequence[int], drafted: int, examined: int, accepted: int
@@ -254,6 +253,13 @@ class Seen(Steering):
         asked = any(self.text(request).fixed_k for request in decoding)
         return self.drafter.most if asked or self.policy.wants_options else self.drafter.at_least(0)
 
+    def drafting(self, plans: Sequence[Plan], k: int, decoding: int) -> tuple[Drafting, ...]:  # noqa: ARG002
+        """See Steering. To make them is next to nothing, but what is verified costs more than its rows."""
+        lengths = [plan.drafted for plan in plans if plan.drafted]
+        if not lengths:
+            return ()
+        return (Drafting(self.drafter.method, 0.0, len(lengths), max(lengths), sum(lengths)),)
+
     def _offer(self, text: Text, request: Running) -> Option | None:
         if not request.spec_token_ids:
             return None
@@ -286,6 +292,10 @@ class Ahead(Steering):
             text.ahead = decision
             longest = max(longest, decision.k)
         return self.drafter.at_least(longest)
+
+    def drafting(self, plans: Sequence[Plan], k: int, decoding: int) -> tuple[Drafting, ...]:  # noqa: ARG002
+        """See Steering. The step makes the drafts of the next one, for all alike."""
+        return (Drafting(self.drafter.method, 0.0, decoding, k, k * decoding),) if k and decoding else ()
 
 
 def matched(draft: Sequence[int], said: Sequence[int]) -> int:

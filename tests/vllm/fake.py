@@ -98,7 +98,7 @@ class FakeScheduler:
         """Schedule, compute, take in, draft: as vLLM's core does."""
         self.pilot.begin(self)
         output = self._schedule()
-        k = self.pilot.step_k(self, output)
+        k = output.num_spec_tokens_to_schedule = self.pilot.step_k(self, output)
         self.step_ks.append(k)
         for request in self.running:
             request.num_computed_tokens += output.num_scheduled_tokens[request.request_id]

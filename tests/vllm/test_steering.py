@@ -200,18 +200,32 @@ def test_a_model_drafts_as_far_as_the_longest_and_each_verifies_its_own():
         assert max(one.drafted for one in report.rounds) <= k
 
 
-def test_what_drafting_costs_is_learned_though_nobody_times_it():
-    """Of a model that takes 2 ms a level, as the fake does."""
-    settings = PolicySettings(kind="static", static_k=3)
-    scheduler = FakeScheduler([FakeRequest("a", 0.6)], method="eagle", settings=settings, costs=_FLAT)
-    for k in range(600):
-        if k % 20 == 0:
-            scheduler.link.orders.append(
-                Configure(policy=PolicySettings(kind="static", static_k=k // 20 % 6), draft=DraftSettings())
-            )
+@pytest.mark.parametrize(
+    "ks",
+    [[k for k in range(6) for _ in range(20)], [0, 5], [0, 5, 2, 4, 1, 3], [0, 0, 0, 0, 0, 0, 0, 4]],
+    ids=["slowly", "in turn", "each step", "a probe now and then"],
+)
+def test_what_drafting_costs_is_learned_though_nobody_times_it(ks):
+    """Of a model that takes 2 ms a level, as the fake does: also where hardly any step verifies as far as it drafts."""
+    scheduler = FakeScheduler([FakeRequest("a", 0.6)], method="eagle", costs=_FLAT)
+    for step in range(600):
+        policy = PolicySettings(kind="static", static_k=ks[step % len(ks)])
+        scheduler.link.orders.append(Configure(policy=policy, draft=DraftSettings()))
         scheduler.step()
     cost = scheduler.pilot.steering.policy.costs
     assert cost.draft("eagle").of(4, 4) == pytest.approx(0.008, rel=0.4)
+
+
+def test_what_is_drafted_deeper_than_anybody_verifies_is_paid_all_the_same():
+    """Test that where vLLM has graphs for few lengths, a step is reckoned to draft as far as it does."""
+    policy = PolicySettings(kind="static", static_k=3)
+    scheduler = FakeScheduler([FakeRequest("a", 0.6)], method="eagle", lengths=(0, 8), settings=policy)
+    steering, seen = scheduler.pilot.steering, []
+    observe = steering.observe
+    steering.observe = lambda shown, step: (seen.append(step), observe(shown, step))
+    reports = _steps(scheduler, 5)
+    assert [one.drafting[0].levels for one in seen] == [8] * 5
+    assert [one.drafted for report in reports[1:] for one in report.rounds] == [3] * 4
 
 
 def test_only_lengths_that_vllm_has_graphs_for_are_drafted():
