@@ -151,6 +151,8 @@ class Pilot:
         unmakeable = output.num_invalid_spec_tokens or {}
         for plan in flight.plans if said else ():
             key = plan.text.key
+            if not self.steering.knows(plan.text):
+                continue  # it ended while this step was under way, and vLLM leaves out what was said for it
             if (place := places.get(key)) is not None and said[place]:
                 flight.said.append(said[place])
                 flight.shown.append(self.steering.show(plan, said[place], unmakeable.get(key, 0)))

@@ -23,13 +23,15 @@ _log: Final = logging.getLogger("vllm.specd")  # vLLM shows what is below its ow
 class _Steered:
     """What is added to a scheduler class of vLLM's. Raises UnknownVersionError for one that is not known."""
 
+    theirs: type
+    """The class of vLLM's."""
     pilot: Pilot
     dynamic_sd_lookup: list[int] | None
     num_spec_tokens: int
     max_num_running_reqs: int
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        require(Scheduler, SchedulerOutput, ModelRunnerOutput, Request)
+        require(self.theirs, SchedulerOutput, ModelRunnerOutput, Request)
         super().__init__(*arguments, **named)
         self.pilot = _pilot_of(self)
         if self.dynamic_sd_lookup is None and len(self.pilot.steering.drafter.lengths) > 1:
@@ -63,9 +65,13 @@ class _Steered:
 class SpecdScheduler(_Steered, Scheduler):  # type: ignore[misc]  # vLLM is not there where types are checked
     """For synchronous scheduling, which vLLM always has on CPU."""
 
+    theirs = Scheduler
+
 
 class SpecdAsyncScheduler(_Steered, AsyncScheduler):  # type: ignore[misc]
     """For asynchronous scheduling: drafts are made before the scheduler can see them."""
+
+    theirs = AsyncScheduler
 
 
 def _pilot_of(scheduler: Any) -> Pilot:

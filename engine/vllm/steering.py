@@ -145,6 +145,10 @@ class Steering(ABC):
             found.traffic_class = self._classes.known(found.traffic_class)
         return found
 
+    def knows(self, text: Text) -> bool:
+        """Whether it has not ended."""
+        return self._texts.get(text.key) is text
+
     def forget(self, key: str) -> Text | None:
         """It has ended."""
         self.policy.forget(key)
@@ -169,8 +173,8 @@ class Steering(ABC):
 
     @abstractmethod
     def drafting(self, plans: Sequence[Plan], k: int, decoding: int) -> tuple[Drafting, ...]:
-        """What drafts add to what a step takes, for the costs: nobody times it. plans: of those that it verifies. k: step
-        k, for so many that decode in the next one.
+        """What drafts add to what a step takes, for the costs: nobody times it. plans: of those that it verifies.
+        k: step k, for so many that decode in the next one.
         """
 
     def _evidence(

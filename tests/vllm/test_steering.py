@@ -11,7 +11,7 @@ from engine.vllm.steering import Drafter, Steering, matched
 from policies.base import LoadView, Reason
 from policies.cost import StepCosts
 from policies.settings import LoadSettings, PolicySettings
-from tests.vllm.fake import FakeRequest, FakeScheduler
+from tests.vllm.fake import FakeAsyncScheduler, FakeRequest, FakeScheduler
 
 _FLAT = StepCosts(steps=((1, 0.010), (2, 0.0101)))
 
@@ -200,14 +200,15 @@ def test_a_model_drafts_as_far_as_the_longest_and_each_verifies_its_own():
         assert max(one.drafted for one in report.rounds) <= k
 
 
+@pytest.mark.parametrize("kind", [FakeScheduler, FakeAsyncScheduler])
 @pytest.mark.parametrize(
     "ks",
     [[k for k in range(6) for _ in range(20)], [0, 5], [0, 5, 2, 4, 1, 3], [0, 0, 0, 0, 0, 0, 0, 4]],
     ids=["slowly", "in turn", "each step", "a probe now and then"],
 )
-def test_what_drafting_costs_is_learned_though_nobody_times_it(ks):
+def test_what_drafting_costs_is_learned_though_nobody_times_it(ks, kind):
     """Of a model that takes 2 ms a level, as the fake does: also where hardly any step verifies as far as it drafts."""
-    scheduler = FakeScheduler([FakeRequest("a", 0.6)], method="eagle", costs=_FLAT)
+    scheduler = kind([FakeRequest("a", 0.6)], method="eagle", costs=_FLAT)
     for step in range(600):
         policy = PolicySettings(kind="static", static_k=ks[step % len(ks)])
         scheduler.link.orders.append(Configure(policy=policy, draft=DraftSettings()))
@@ -270,3 +271,49 @@ def test_matched_counts_what_two_texts_begin_with():
     assert matched([1, 2, 3], [1, 2, 4, 5]) == 2
     assert matched([1, 2], [1, 2, 3]) == 2
     assert matched([], [1]) == 0
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_with_two_steps_under_way_each_is_told_what_was_its_own(method):
+    """Test that drafts which are placeholders when they are scheduled are cut, verified and learned from as others are,
+    though the step behind them is scheduled before anything is known of them.
+    """
+    requests = [FakeRequest("good", 0.97), FakeRequest("bad", 0.05)]
+    scheduler = FakeAsyncScheduler(requests, method=method)
+    reports = _steps(scheduler, 500)[200:]
+    assert _drafted(reports, "good") > 2.0
+    assert _drafted(reports, "bad") < 0.5
+    for report in reports:
+        assert report.rows == sum(1 + one.drafted for one in report.rounds)
+        assert report.committed == sum(1 + one.accepted for one in report.rounds)
+        assert all(one.examined - one.accepted in {0, 1} for one in report.rounds)
+        assert all(one.accepted <= one.examined <= one.drafted <= one.k for one in report.rounds)
+
+
+def test_what_is_said_for_a_text_that_has_ended_is_not_counted():
+    """Test that of a step that was under way when a text ended, by itself or by its client, nothing is told of it."""
+    requests = [FakeRequest("a", 0.9, max_tokens=40), FakeRequest("b", 0.9), FakeRequest("c", 0.9)]
+    scheduler = FakeAsyncScheduler(requests, method="eagle", costs=_FLAT)
+    reports = _steps(scheduler, 30)
+    scheduler.end(scheduler.requests["b"])
+    reports += _steps(scheduler, 5)
+    ends = {output.id: place for place, report in enumerate(reports) for output in report.outputs}
+    assert ends.keys() == {"a", "b"}
+    for name, end in ends.items():
+        rounds = [one for report in reports for one in report.rounds if one.request == name]
+        (told,) = [output.report for output in reports[end].outputs if output.id == name]
+        assert told.rounds == len(rounds)
+        assert not [one for report in reports[end + 1 :] for one in report.rounds if one.request == name]
+
+
+@pytest.mark.parametrize("kind", [FakeScheduler, FakeAsyncScheduler])
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_nothing_is_kept_of_texts_that_have_ended(kind, method):
+    """Test that a server which never rests does not grow with the requests that it has served."""
+    requests = [FakeRequest(f"r{i}", 0.9, max_tokens=20 + i) for i in range(12)]
+    scheduler = kind([*requests, FakeRequest("last", 0.9)], method=method, costs=_FLAT)
+    _steps(scheduler, 60)
+    assert list(scheduler.requests) == ["last"]
+    steering = scheduler.pilot.steering
+    assert list(steering._texts) == ["last"]
+    assert {request for request, *_ in steering.policy._estimates._own} == {"last"}
