@@ -35,6 +35,7 @@ vllm-env: $(VENV)/.dev  ## an environment with vLLM for CPU, 3.4 GB: prints its 
 	@$(PY) -m benchmarks.peers.environments
 
 test-vllm: $(VENV)/.dev  ## the scenarios with vLLM as the engine, and what is of vLLM alone; half an hour on two cores
+	@tests/real_programs.sh
 	@$(VENV)/bin/specd models fetch demo
 	@vllm="$$($(PY) -m benchmarks.peers.environments)" && \
 	  TEST_WITH_VLLM="$$vllm" OMP_NUM_THREADS=1 $(PY) -m pytest tests/scenarios tests/vllm $(ARGS)

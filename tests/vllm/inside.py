@@ -4,11 +4,13 @@ One in-process engine on the demo model, in fp32, where texts with and without d
 """
 
 import asyncio
+import copy
 import json
 import os
 import sys
 import tempfile
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,7 @@ def _shown(model: str, ear: Ear) -> dict[str, Any]:
         },
     )
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    found: dict[str, Any] = {"scheduler": type(scheduler).__qualname__, "versions": _versions()}
+    found: dict[str, Any] = {"scheduler": type(scheduler).__qualname__}
     found["by position"] = _by_position(scheduler.vllm_config)
     ear.tell(PolicySettings(kind="off"))
     plain = _texts(llm)
@@ -118,6 +120,65 @@ def _shown(model: str, ear: Ear) -> dict[str, Any]:
     asked = [one for report in ear.reports()[before:] for one in report.rounds]
     found["asked"] = sorted({(one.request, one.traffic_class) for one in asked})
     found["asked k"] = max(one.drafted for one in asked)
+    ear.tell(PolicySettings(kind="static", static_k=3))
+    found["asynchronous"] = _asynchronous(scheduler)
+    found["versions"] = _versions()  # at last: from then on no version is known
+    return found
+
+
+def _asynchronous(beside: Any) -> dict[str, Any]:
+    """Our scheduler for asynchronous scheduling, which vLLM never has on CPU, with nobody to compute: two steps are
+    under way, and of each draft the first token is kept. beside: the scheduler of an engine that is configured.
+    """
+    from vllm import SamplingParams  # noqa: PLC0415
+    from vllm.v1.outputs import ModelRunnerOutput  # noqa: PLC0415
+    from vllm.v1.request import Request  # noqa: PLC0415
+
+    from engine.vllm.scheduler import SpecdAsyncScheduler  # noqa: PLC0415
+
+    scheduler = SpecdAsyncScheduler(
+        _asynchronously(beside.vllm_config),
+        beside.kv_cache_config,
+        beside.structured_output_manager,
+        beside.block_size,
+    )
+    parameters = [
+        SamplingParams(max_tokens=9, ignore_eos=True, extra_args={"specd_k": 1}),
+        SamplingParams(max_tokens=30, ignore_eos=True),
+    ]
+    requests = [Request(str(n), [1, 2, 3], each, None) for n, each in enumerate(parameters)]
+    for request in requests:
+        scheduler.add_request(request)
+    under_way: deque[Any] = deque()
+    drafts = []
+    while scheduler.requests:
+        while len(under_way) < 2:
+            under_way.append(scheduler.schedule())
+        output = under_way.popleft()
+        names = list(output.num_scheduled_tokens)
+        made = [output.scheduled_spec_decode_tokens.get(name, []) for name in names]
+        drafts += made
+        said = [[7, 7] if draft else [7] for draft in made]
+        places = {name: place for place, name in enumerate(names)}
+        scheduler.update_from_output(output, ModelRunnerOutput(names, places, said))
+    steering = scheduler.pilot.steering
+    scheduler.schedule()  # says who has ended
+    return {
+        "ahead": type(steering).__name__,
+        "drafts": sorted({len(draft) for draft in drafts}),
+        "placeholders": all(token == -1 for draft in drafts for token in draft),
+        "tokens": [request.num_output_tokens for request in requests],
+        "kept": [len(steering._texts), len(steering.policy._estimates._own)],
+    }
+
+
+def _asynchronously(config: Any) -> Any:
+    """The configuration, where steps overlap; without a prefix cache, which would want the hashes of prompts."""
+    found = copy.copy(config)
+    found.scheduler_config = copy.copy(config.scheduler_config)
+    found.scheduler_config.async_scheduling = True
+    found.cache_config = copy.copy(config.cache_config)
+    found.cache_config.enable_prefix_caching = False
     return found
 
 
@@ -127,17 +188,19 @@ def _versions() -> str | None:
 
 
 def _by_position(config: Any) -> list[float]:
-    """What our counter has after two drafts, of three tokens and of one."""
+    """What our counter, as vLLM finds it, has after two drafts, of three tokens and of one."""
     from prometheus_client import REGISTRY  # noqa: PLC0415
+    from vllm.v1.metrics.loggers import load_stat_logger_plugin_factories  # noqa: PLC0415
     from vllm.v1.metrics.stats import SchedulerStats  # noqa: PLC0415
     from vllm.v1.spec_decode.metrics import SpecDecodingStats  # noqa: PLC0415
 
-    from engine.vllm.counters import NAME, DraftedPerPosition  # noqa: PLC0415
+    from engine.vllm.counters import NAME  # noqa: PLC0415
 
+    (logger,) = load_stat_logger_plugin_factories()
     drafted = SpecDecodingStats.new(4)
     drafted.observe_draft(num_draft_tokens=3, num_accepted_tokens=1)
     drafted.observe_draft(num_draft_tokens=1, num_accepted_tokens=1)
-    DraftedPerPosition(config).record(SchedulerStats(spec_decoding_stats=drafted), None)
+    logger(config).record(SchedulerStats(spec_decoding_stats=drafted), None)
     found = [each for family in REGISTRY.collect() if family.name == NAME for each in family.samples]
     return [each.value for each in found if each.name.endswith("_total")]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,26 @@ from tests.vllm.inside import PROMPTS, TOKENS
 ROOT = Path(__file__).parents[2]
 
 
+def as_installed(folder: Path) -> None:
+    """Have a Python with this folder on its path find the entry points that the package declares for vLLM."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    groups = [
+        "\n".join([f"[{group}]", *(f"{name} = {where}" for name, where in found.items())])
+        for group, found in declared.items()
+    ]
+    installed = folder / "specd_llm-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: specd-llm\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("\n".join(groups) + "\n")
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Any:
     python = os.environ.get("TEST_WITH_VLLM")
     if not python:
         pytest.skip("takes a minute and an environment with vLLM: `make test-vllm`")
     folder = tmp_path_factory.mktemp("vllm")
-    installed = folder / "specd_llm-0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: specd-llm\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text(
-        "[vllm.general_plugins]\nspecd = engine.vllm.plugin:register\n"
-    )
+    as_installed(folder)
     done = subprocess.run(
         [python, "-m", "tests.vllm.inside", str(resolve_target("demo"))],
         env=os.environ | {"PYTHONPATH": f"{ROOT}:{folder}"},
@@ -66,6 +75,19 @@ def test_a_request_has_its_own_length_class_and_name(shown):
 
 def test_drafted_tokens_are_counted_by_position_for_vllms_own_metrics(shown):
     assert shown["by position"] == [2, 1, 1]
+
+
+def test_asynchronous_scheduling_is_steered_too(shown):
+    """Test that vLLM's own asynchronous scheduler, with ours in it, cuts drafts that are not there yet, brings each
+    text to its end, and keeps nothing of it.
+    """
+    assert shown["asynchronous"] == {
+        "ahead": "Ahead",
+        "drafts": [0, 1, 3],
+        "placeholders": True,
+        "tokens": [9, 30],
+        "kept": [0, 0],
+    }
 
 
 def test_another_version_would_be_refused(shown):
