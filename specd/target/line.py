@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -121,6 +121,10 @@ class Line:
     def path(self) -> Path:
         """Where the target lies."""
         return self._files().path
+
+    def moved(self, path: Path) -> None:
+        """The same target lies there, too: engines that are started from now on read it there."""
+        self.files = replace(self._files(), path=path)
 
     @property
     def last_head(self) -> Path | None:

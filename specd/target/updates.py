@@ -110,8 +110,8 @@ class TargetUpdates:
             return await self.replace(target)
         except UpdateBusyError:
             raise
-        except UserError:
-            if self.last is not None:
+        except UserError as error:
+            if self.last is not None and self.last.text == str(error):
                 self.attempts.unheard(self.last)
             raise
 
@@ -232,6 +232,7 @@ class TargetUpdates:
         began, serving = time.monotonic(), self._lines.current
         async with self._opening.read(target, serving.draft if draft is None else draft, serving) as line:
             if line.identity(self._config()) == self._lines.identity(self._config()):
+                serving.moved(line.path)
                 await line.end(ENDED)
                 return self._outcome(began, f"{target.path} is what is served already", changed=False)
             judged = await self._opening.start(line, ruled_out or self._reaction.ruled_out)

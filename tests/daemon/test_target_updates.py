@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -270,6 +271,20 @@ def test_the_same_target_is_no_update(daemon, daemons):
     answer = update(daemon, daemons.model).json()
     assert (answer["result"], answer["changed"]) == ("ok", False)
     assert set(engines_of(daemon)) == engines
+
+
+def test_the_same_target_at_another_place_is_read_there(daemon, tmp_path):
+    """Test that it is no update, and that the place where it lay may go."""
+    first = other_model(tmp_path / "first")
+    update(daemon, first)
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    assert update(daemon, second).json()["changed"] is False
+    shutil.rmtree(first)
+    restarts = daemon.status()["engine"]["restarts"]
+    os.kill(daemon.status()["engine"]["pid"], 9)
+    wait_until(lambda: daemon.status()["engine"]["restarts"] == restarts + 1, "the restart")
+    assert ask(daemon).status_code == 200
+    assert daemon.status()["engine"]["info"]["model_path"] == str(second)
 
 
 def test_one_change_at_a_time(daemon, daemons, tmp_path):
