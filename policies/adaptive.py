@@ -192,7 +192,7 @@ class Adaptive:
         drafted = self._chose[-1 - step.behind]
         if drafted is not None and step.sequences:
             reckoned = self._costs.target(step.sequences, step.sequences, step.context)
-            self._check.observe(step, reckoned, drafted=drafted)
+            self._check.observe(step, self._costs.own(step), reckoned, drafted=drafted)
 
     def forget(self, request: str) -> None:
         """The request has ended."""

@@ -159,6 +159,7 @@ class StepSeen:
     committed: int  # tokens that they gained
     drafting: tuple[Drafting, ...] = ()
     behind: int = 0  # how many decisions were made since its own, where steps overlap
+    before: tuple[Drafting, ...] | None = None  # what made its drafts, where that was the step before
 
 
 class Policy(Protocol):

@@ -126,16 +126,16 @@ class Check:
             return f"measured: {what}; off for {band.resting} steps"
         return "measured: a step without drafts, to compare"
 
-    def observe(self, step: StepSeen, reckoned: float, *, drafted: bool) -> None:
+    def observe(self, step: StepSeen, seconds: float, reckoned: float, *, drafted: bool) -> None:
         """Learn from a step just done, whose only drafts were those that the policy thought worth it.
 
-        reckoned: seconds of a plain step of its sequences.
+        seconds: that it took, with drafts of its own. reckoned: those of a plain step of its sequences.
         """
         if step.prefill_rows or not step.sequences or reckoned <= 0:
             return
         band = self._band(step.sequences)
         tokens = step.committed / step.sequences
-        time = min(step.seconds / reckoned, _LONGEST * max(tokens, 1.0))
+        time = min(seconds / reckoned, _LONGEST * max(tokens, 1.0))
         band.since_plain = band.since_plain + 1 if drafted else 0
         band.quiet = max(band.quiet - 1, 0)
         if band.resting:

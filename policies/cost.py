@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.base import StepSeen
+from policies.base import Drafting, StepSeen
 
 _ROW: Final = 0.02  # of a plain step: what a row costs on a host that nobody has measured
 
@@ -115,10 +115,20 @@ class StepCosts:
 
     def of(self, step: StepSeen) -> float:
         """Of a whole step as it was, as if rows of prompts were like others."""
-        drafting = sum(
-            self.draft(each.proposer).of(each.levels, each.tokens, each.owed) for each in step.drafting
-        )
-        return self.target(step.rows, step.sequences, step.context) + drafting
+        return self.target(step.rows, step.sequences, step.context) + self.drafting(step.drafting)
+
+    def drafting(self, drafts: Iterable[Drafting]) -> float:
+        """Of what proposers did in a step."""
+        return sum(self.draft(each.proposer).of(each.levels, each.tokens, each.owed) for each in drafts)
+
+    def own(self, step: StepSeen) -> float:
+        """What a step took, with the drafts that it verified in the place of those that it made for the next one: what
+        drafting is worth shows in steps that pay for their own. At least half of it, should the costs be far off.
+        """
+        if step.before is None:
+            return step.seconds
+        moved = self.drafting(step.before) - self.drafting(step.drafting)
+        return max(step.seconds + moved, 0.5 * step.seconds)
 
     def target(self, rows: int, sequences: int, context: int) -> float:
         """Of the target's part of a step. context: tokens attended to, all texts together."""

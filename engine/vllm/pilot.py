@@ -55,6 +55,7 @@ class Flight:
     output: Any
     plans: list[Plan]  # of those that decode in it
     drafting: tuple[Drafting, ...]
+    before: tuple[Drafting, ...] | None  # see StepSeen
     prefill_rows: int
     context: int
     decision: int  # serial number of that behind the plans
@@ -84,6 +85,7 @@ class Pilot:
         self._context = 0
         self._decision = 0
         self._drafted_for = 0
+        self._drafting: tuple[Drafting, ...] = ()  # of the step that was scheduled last
         self._flights: deque[Flight] = deque()
         self._ended = 0.0  # when the last output was taken in
         self._busy = False  # whether something ran on then
@@ -123,10 +125,13 @@ class Pilot:
             if plan.text.key in rows
         ]
         decodes = sum([rows[plan.text.key] for plan in plans])
+        before = self._drafting if self.steering.is_ahead else None
+        self._drafting = self.steering.drafting(plans, output.num_spec_tokens_to_schedule, self._drafted_for)
         flight = Flight(
             output=output,
             plans=plans,
-            drafting=self.steering.drafting(plans, output.num_spec_tokens_to_schedule, self._drafted_for),
+            drafting=self._drafting,
+            before=before,
             prefill_rows=output.total_num_scheduled_tokens - decodes,
             context=self._context,
             decision=self._decision,
@@ -216,6 +221,7 @@ class Pilot:
             committed=sum(map(len, flight.said)),
             drafting=flight.drafting,
             behind=self.steering.decisions - flight.decision,
+            before=flight.before,
         )
 
     def _finish(self, answers: Iterable[Any]) -> None:

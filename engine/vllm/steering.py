@@ -13,7 +13,7 @@ ahead     drafts that cost a pass of a model a level, and all those of vLLM's as
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from engine.api import Round
 from engine.classes import MOST, ClassNames
@@ -107,6 +107,9 @@ class Shown(NamedTuple):
 
 class Steering(ABC):
     """The policy, with what vLLM's scheduler needs of it."""
+
+    is_ahead: ClassVar[bool] = False
+    """Whether a step pays for the drafts of the next one."""
 
     def __init__(self, drafter: Drafter, settings: PolicySettings, *, longest: int) -> None:
         """longest: tokens that a context holds."""
@@ -272,6 +275,8 @@ class Seen(Steering):
 
 class Ahead(Steering):
     """Of drafts whose length is chosen before they are made."""
+
+    is_ahead = True
 
     def cut(self, decoding: Sequence[Running], load: LoadView) -> list[Plan]:  # noqa: ARG002
         """See Steering."""

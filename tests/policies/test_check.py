@@ -28,7 +28,7 @@ class World:
         step = replace(
             A_STEP, sequences=4, committed=committed, seconds=seconds, drafting=DRAFTED if drafted else ()
         )
-        self.check.observe(step, 1.0, drafted=drafted)
+        self.check.observe(step, step.seconds, 1.0, drafted=drafted)
         return verdict
 
     def run(self, steps):
@@ -77,5 +77,5 @@ def test_loads_are_judged_apart():
 def test_steps_with_prompts_teach_nothing():
     check = Check()
     for _ in range(LOOK_EVERY + 10):
-        check.observe(replace(A_STEP, prefill_rows=8, drafting=DRAFTED), 0.02, drafted=True)
+        check.observe(replace(A_STEP, prefill_rows=8, drafting=DRAFTED), 0.01, 0.02, drafted=True)
     assert check.verdict(1) is Verdict.DRAFT

@@ -9,6 +9,7 @@ import pytest
 from engine.api import Configure, DraftSettings
 from engine.vllm.steering import Drafter, Steering, matched
 from policies.base import LoadView, Reason
+from policies.check import Check, Verdict
 from policies.cost import StepCosts
 from policies.settings import LoadSettings, PolicySettings
 from tests.vllm.fake import FakeAsyncScheduler, FakeRequest, FakeScheduler
@@ -227,6 +228,27 @@ def test_what_is_drafted_deeper_than_anybody_verifies_is_paid_all_the_same():
     reports = _steps(scheduler, 5)
     assert [one.drafting[0].levels for one in seen] == [8] * 5
     assert [one.drafted for report in reports[1:] for one in report.rounds] == [3] * 4
+
+
+@pytest.mark.parametrize("kind", [FakeScheduler, FakeAsyncScheduler])
+def test_drafts_are_compared_with_plain_steps_at_their_own_price(kind, monkeypatch):
+    """Test that where steps with drafts and plain ones take turns, each is reckoned to have paid for what it verified,
+    and not for what it made for the next one: else drafts look free, and those that lose would never be noticed.
+    """
+    paid = {True: [], False: []}
+    scheduler = kind([FakeRequest("a", 0.95)], method="eagle", costs=_FLAT)
+    turns = (Verdict.DRAFT, Verdict.LOOK)
+    monkeypatch.setattr(Check, "verdict", lambda *_: turns[len(scheduler.step_ks) % 2])
+    monkeypatch.setattr(Check, "is_trying", lambda *_: True)
+    monkeypatch.setattr(
+        Check, "observe", lambda _, step, seconds, *__, drafted: paid[drafted].append((step.rows, seconds))
+    )
+    _steps(scheduler, 400)
+    for drafted, seen in paid.items():
+        assert len(seen) > 100
+        for rows, seconds in seen[50:]:
+            assert bool(rows - 1) is drafted
+            assert seconds == pytest.approx(_FLAT.step(rows) + 0.002 * (rows - 1), rel=0.5)
 
 
 def test_only_lengths_that_vllm_has_graphs_for_are_drafted():
