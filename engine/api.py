@@ -92,6 +92,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     speculate: bool = True
     k: int | None = None
     """Draft length asked for by the request; None leaves it to the policy. Caps by load still hold."""
+    k_max: int | None = None
+    """Levels that no draft for it is to have more of."""
     proposer: DraftKind | None = None
     """Nobody else drafts for it; None leaves it to the policy."""
     traffic_class: str = "default"

@@ -178,6 +178,7 @@ class Engine:
             self._roster = self._proposers.roster(draft)
             self._draft_settings = draft
             self._meet([each for each in self.proposers if each not in before])
+            self.policy.recheck()
         self._verification = verification
         self.policy.configure(policy)
 

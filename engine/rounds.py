@@ -31,6 +31,7 @@ def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]] |
         fixed_k=request.k,
         forced=_forced(sequence) if speculate else 0,
         options=_offered(request, options(sequence)) if speculate and options is not None else (),
+        k_max=request.k_max,
     )
 
 

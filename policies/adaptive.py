@@ -9,55 +9,27 @@ kept      steps that need no decision of their own                      policies
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from policies.acceptance import AcceptanceEstimates
 from policies.account import Step, account
-from policies.base import Account, Decision, Option, Reason, StepSeen
+from policies.asked import Allowed, Fields
+from policies.base import Account, Decision, Reason, StepSeen
 from policies.check import Check, Verdict
-from policies.columns import NO_ARM, Columns, Options, Reader, gains
+from policies.choice import LOW, NO_OFFER, OF_CLASS, OWN, PLAIN, PROBE, SLOWER, Choice, Worded
+from policies.columns import NO_ARM, Columns, Reader, gains
 from policies.cost import FREE, StepCosts
-from policies.exploring import Batch, Exploring
+from policies.exploring import Batch, Exploring, Left
 from policies.goodput import Allocation, Offers, Prices, plain
 from policies.kept import Kept
-from policies.lengths import Bools, Floats, Ints
+from policies.lengths import Floats, Ints
 from policies.market import Market
 from policies.settings import PolicySettings
 from policies.standing import FAVOUR, OFF, Standing
 
-_MOST_MADE: Final = 1 << 14  # decisions that are kept
 _MOST_BEHIND: Final = 3  # steps that overlap
-
-
-class Fields(NamedTuple):
-    """Those of the requests' views, each as a column."""
-
-    request: tuple[str, ...]
-    traffic_class: tuple[str, ...]
-    tenant: tuple[str, ...]
-    remaining_tokens: tuple[int, ...]
-    context_tokens: tuple[int, ...]
-    speculate: tuple[bool, ...]
-    fixed_k: tuple[int | None, ...]
-    forced: tuple[int, ...]
-    options: Options
-
-
-class Allowed(NamedTuple):
-    """What a step may do for `b` requests that leave their k to the policy."""
-
-    most: Ints  # [b] levels, by load, tenant and room
-    room: Ints  # [b] levels, by room alone
-    trees: Bools  # [b] or [1] whether drafts may be wider than a chain
-    bound: float | None  # seconds of the step
-    sequences: int  # that decode in it, others too
-    rows: int  # of it, without these requests' drafts
-    drafted: int  # of these, of others' drafts
-    context: int  # tokens attended to
-    why: Callable[[int], Decision]  # of a request that `most` holds back
 
 
 class Adaptive:
@@ -69,22 +41,25 @@ class Adaptive:
         self._standing = Standing()
         self._exploring = Exploring(self._standing, settings)
         self._kept = Kept(self._standing, self._exploring)
-        self._check = Check()
         self._steps = 0
         self._ruled_out = 0  # steps in a row in which load or check left no drafts
-        # Whether the last steps have drafts; None: only for what they show.
-        self._chose: deque[bool | None] = deque([False], maxlen=_MOST_BEHIND + 1)
+        self._compared: deque[_Compared | None] = deque([None], maxlen=_MOST_BEHIND + 1)  # the last steps
         self._market = Market()
         self._told: Step | None = None
-        self._made: dict[tuple[Option | None, int, int], Decision] = {}
+        self._worded = Worded(settings)
+        self._settings = settings
+        self.recheck()
         self.configure(costs, settings)
 
     def configure(self, costs: StepCosts, settings: PolicySettings) -> None:
-        """Take other costs and settings; what was learned and given is kept."""
+        """Take other costs and settings; what was learned and given is kept, but for what the check has found of drafts
+        under other settings.
+        """
+        if settings != self._settings:
+            self.recheck()
         self._settings = settings
         self._exploring.configure(settings)
-        self._made.clear()
-        self._last: _Decided | None = None
+        self._worded.configure(settings)
         self._kept.drop()
         self.reckon(costs)
 
@@ -95,6 +70,11 @@ class Adaptive:
         self._drafts: tuple[tuple[str, ...], Floats] | None = (
             None  # (proposers, what theirs cost): asked in every step
         )
+
+    def recheck(self) -> None:
+        """Drafts are others than they were: whether they are faster than none is to be measured anew."""
+        # Of steps without drafts of others' choosing, and of those with some: they do not compare.
+        self._checks = Check(), Check()
 
     def reconsider(self) -> None:
         """Something was learned: the next step is decided anew."""
@@ -118,19 +98,24 @@ class Adaptive:
             decisions = self._stood(requests, rows)
         if decisions is not None:
             self._steps += 1
-            self._chose.append(self._chose[-1])
+            self._compared.append(self._compared[-1])
         return decisions
 
     def _stood(self, requests: Fields, rows: int) -> list[Decision] | None:
         free = min(requests.remaining_tokens) > self._settings.k_max
-        drafts = self._check.verdict(len(requests.request)) is Verdict.DRAFT
+        drafts = self._checks[False].verdict(len(requests.request)) is Verdict.DRAFT
         return self._kept.stood(_asked(requests, rows)) if free and drafts else None
+
+    def stand_aside(self) -> None:
+        """A step is decided in which nobody leaves anything to the policy."""
+        self._compared.append(None)
 
     def decide(self, requests: Fields, allowed: Allowed) -> list[Decision]:
         """One decision for each request."""
         self._steps += 1
         self._kept.drop()
-        verdict = self._verdict(allowed)
+        check = self._checks[allowed.drafted > 0]
+        verdict = self._verdict(check, allowed)
         names, classes, options = requests.request, requests.traffic_class, requests.options
         columns = self._reader.columns(names, classes, options)
         rows = self._standing.rows(names)
@@ -144,13 +129,15 @@ class Adaptive:
         else:
             found = plain(len(names), prices)
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
-        choice = self._explored(batch, found, self._codes(columns, found, levels, verdict), verdict)
+        codes = self._codes(columns, found, levels, verdict)
+        choice = self._explored(batch, found, codes, verdict, bound)
+        self._compared.append(_compared(check, found, choice))
         self._told = Step(
             columns, added, prices, choice.place, choice.k, found, options, self._settings.tree_nodes
         )
-        decisions = self._decisions(options, choice)
+        decisions = self._worded.decisions(options, choice)
         if verdict is not Verdict.DRAFT:
-            text = self._check.text(allowed.sequences)
+            text = check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
         self._keep(requests, allowed, batch, verdict, found=found, choice=choice, decisions=decisions)
         return self._held_back(decisions, found.k, allowed)
@@ -163,16 +150,16 @@ class Adaptive:
         verdict: Verdict,
         *,
         found: Allocation,
-        choice: "_Choice",
+        choice: Choice,
         decisions: list[Decision],
     ) -> None:
         """Have the next steps do without a decision, where they may."""
         drafts = bool(found.k.any())
         if drafts or verdict is Verdict.REST or not self._reader.are_all(batch.columns):
             self._kept.was_worth_it(self._steps)
-        if (choice.code == _PROBE).any() or not self._is_free(allowed):
+        if (choice.code == PROBE).any() or not self._is_free(allowed):
             return
-        may_doze = not (drafts or self._check.is_trying(allowed.sequences))
+        may_doze = not (drafts or self._checks[False].is_trying(allowed.sequences))
         if may_doze and self._kept.doze(requests.request, batch.rows, decisions, self._steps):
             return
         if verdict is Verdict.DRAFT:
@@ -187,24 +174,24 @@ class Adaptive:
 
     def observe(self, step: StepSeen) -> None:
         """Learn from what a step took that was decided lately."""
-        if step.behind >= len(self._chose):
+        if step.behind >= len(self._compared):
             return
-        drafted = self._chose[-1 - step.behind]
-        if drafted is not None and step.sequences:
+        compared = self._compared[-1 - step.behind]
+        if compared is not None and step.sequences:
             reckoned = self._costs.target(step.sequences, step.sequences, step.context)
-            self._check.observe(step, self._costs.own(step), reckoned, drafted=drafted)
+            compared.check.observe(step, self._costs.own(step), reckoned, drafted=compared.drafted)
 
     def forget(self, request: str) -> None:
         """The request has ended."""
         self._standing.forget(request)
 
     def _is_free(self, allowed: Allowed) -> bool:
-        """Whether nothing holds the drafts of a step back."""
-        unbound = allowed.bound is None and bool(allowed.trees.all())
+        """Whether nothing holds the drafts of a step back, and there are no others'."""
+        unbound = allowed.bound is None and bool(allowed.trees.all()) and not allowed.drafted
         return unbound and int(allowed.most.min()) >= self._settings.k_max
 
-    def _verdict(self, allowed: Allowed) -> Verdict:
-        verdict = self._check.verdict(allowed.sequences)
+    def _verdict(self, check: Check, allowed: Allowed) -> Verdict:
+        verdict = check.verdict(allowed.sequences)
         ruled_out = verdict is Verdict.REST or not allowed.most.any()
         self._ruled_out = self._ruled_out + 1 if ruled_out else 0
         return verdict
@@ -263,51 +250,30 @@ class Adaptive:
     def _codes(columns: Columns, found: Allocation, levels: Ints, verdict: Verdict) -> Ints:
         """[b] index of each reason in _REASONS."""
         own = columns.own[0] if len(columns.own) == 1 else columns.own[found.place, np.arange(len(found.k))]
-        codes = np.where(own, _OWN, _OF_CLASS)
+        codes = np.where(own, OWN, OF_CLASS)
         idle = np.flatnonzero(found.k == 0)
         if len(idle):
-            codes[idle] = np.where(levels[:, idle].any(axis=0), _NONE_BY[verdict], _NO_OFFER)
+            # During a rest nobody is asked for a guess.
+            settled = levels[:, idle].any(axis=0) | (verdict is Verdict.REST)
+            codes[idle] = np.where(settled, _NONE_BY[verdict], NO_OFFER)
         return codes
 
-    def _explored(self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict) -> "_Choice":
+    def _explored(
+        self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict, bound: float | None
+    ) -> Choice:
         """With what is to be tried in the place of what was found."""
         place, k = found.place.copy(), found.k.copy()
-        chose: bool | None = found.rows > 0
         exploring = self._exploring
         exploring.earn(found.seconds, float(batch.prices.step[0]))
         if verdict is not Verdict.LOOK and (
             not self._ruled_out or self._ruled_out % self._settings.probe_every == 0
         ):
             one, gained = bool(self._ruled_out), 1.0 / found.goodput
-            room = len(batch.prices.step) - 1 - found.rows
-            for each in exploring.tries(batch, place, k, room, one=one, gained=gained, step=self._steps):
-                place[each.request], k[each.request], codes[each.request] = each.place, each.k, _PROBE
-                chose = chose or None
-        self._chose.append(chose)
+            left = _left(batch.prices, found, bound)
+            for each in exploring.tries(batch, place, k, left, one=one, gained=gained, step=self._steps):
+                place[each.request], k[each.request], codes[each.request] = each.place, each.k, PROBE
         exploring.drafted(batch, place, k, self._steps)
-        return _Choice(place, k, codes)
-
-    def _decisions(self, options: Options, choice: "_Choice") -> list[Decision]:
-        """Those that are as in the step before are the same objects."""
-        if self._last is None or self._last.options != options:
-            changed, decisions = list(range(len(options))), [_UNDECIDED] * len(options)
-        else:
-            changed, decisions = self._last.choice.changed(choice), self._last.decisions.copy()
-        if len(self._made) > _MOST_MADE:
-            self._made.clear()
-        made, (places, ks, codes) = self._made, (each.tolist() for each in choice)
-        for i in changed:
-            key = (options[i][places[i]] if ks[i] else None, ks[i], codes[i])
-            decisions[i] = made.get(key) or made.setdefault(key, self._decision(*key))
-        self._last = _Decided(options, choice, decisions)
-        return decisions.copy()
-
-    def _decision(self, option: Option | None, k: int, code: int) -> Decision:
-        reason, text = _REASONS[code]
-        if option is None:
-            return Decision(k, reason, text)
-        nodes = option.nodes(k, self._settings.tree_nodes)
-        return Decision(k, reason, f"{option.proposer} {text.format(k=k)}", option, nodes)
+        return Choice(place, k, codes)
 
     def _held_back(self, decisions: list[Decision], k: Ints, allowed: Allowed) -> list[Decision]:
         """With the reason of those that would have more, but for load, tenant or room."""
@@ -326,40 +292,25 @@ def _asked(requests: Fields, rows: int) -> tuple[object, ...]:
     return requests.options, requests.request, requests.traffic_class, rows
 
 
-class _Choice(NamedTuple):
-    """What each request gets."""
-
-    place: Ints  # [b]
-    k: Ints  # [b]
-    code: Ints  # [b] index of the reason in _REASONS
-
-    def changed(self, other: "_Choice") -> list[int]:
-        """Places in the batch at which they differ."""
-        differ = (self.place != other.place) | (self.k != other.k) | (self.code != other.code)
-        found: list[int] = np.flatnonzero(differ).tolist()
-        return found
+def _left(prices: Prices, found: Allocation, bound: float | None) -> Left:
+    """Beside what was found, in a step that may take so many seconds."""
+    rows = len(prices.step) - 1 - found.rows
+    return Left(rows) if bound is None else Left(rows, (bound - found.seconds) / float(prices.step[0]))
 
 
-class _Decided(NamedTuple):
-    """The step before."""
+class _Compared(NamedTuple):
+    """Where a step counts, as one with drafts or one without."""
 
-    options: Options
-    choice: _Choice
-    decisions: list[Decision]
+    check: Check
+    drafted: bool
 
 
-_OWN, _OF_CLASS, _LOW, _NO_OFFER, _SLOWER, _PLAIN, _PROBE = range(7)
+def _compared(check: Check, found: Allocation, choice: Choice) -> _Compared | None:
+    """None for a step whose only drafts are for what they show."""
+    drafted = found.rows > 0
+    return None if not drafted and (choice.code == PROBE).any() else _Compared(check, drafted)
 
-_REASONS: Final = (
-    (Reason.ACCEPTANCE, "brings the batch most with k = {k}, by what this request has shown"),
-    (Reason.CLASS_PRIOR, "brings the batch most with k = {k}, by what its class has shown"),
-    (Reason.LOW_ACCEPTANCE, "a draft costs more than it brings"),
-    (Reason.NO_OFFER, "no proposer has a guess"),
-    (Reason.SLOWER, "drafts were measured to be slower here"),
-    (Reason.PLAIN, "a step without drafts, to compare"),
-    (Reason.PROBE, "probes with k = {k}"),
-)
-_NONE_BY: Final = {Verdict.DRAFT: _LOW, Verdict.REST: _SLOWER, Verdict.LOOK: _PLAIN}
+
+_NONE_BY: Final = {Verdict.DRAFT: LOW, Verdict.REST: SLOWER, Verdict.LOOK: PLAIN}
 _MEASURED: Final = frozenset({Reason.SLOWER, Reason.PLAIN})
-_UNDECIDED: Final = Decision(0, Reason.NO_OFFER, "")
 _NOT_HELD: Final = frozenset({Reason.PROBE, Reason.SLOWER, Reason.PLAIN})

@@ -33,6 +33,7 @@ class Reason(StrEnum):
     STATIC = "static"  # a fixed k by configuration
     DISABLED = "disabled"  # drafting is off by configuration
     REQUEST_FIXED = "request_fixed"  # the request asked for this k
+    REQUEST_CAP = "request_cap"  # the request allows fewer than wanted
     REQUEST_OFF = "request_off"  # the request asked not to be speculated
     FORCED = "forced"  # the grammar leaves no choice: a draft that costs rows and nothing else
     NO_OFFER = "no_offer"  # no proposer has a guess for this text now
@@ -99,6 +100,7 @@ class RequestView(NamedTuple):
     fixed_k: int | None  # the request's own draft length, None for the policy's choice
     forced: int = 0  # next tokens that its grammar leaves no choice about
     options: tuple[Option, ...] = ()  # to choose from, proposers in the order of the configuration
+    k_max: int | None = None  # levels that the request allows, at most
 
 
 @dataclass(frozen=True, slots=True)

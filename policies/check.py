@@ -99,7 +99,9 @@ class _Band:
 
 
 class Check:
-    """Compares, band by band."""
+    """Compares, band by band. Its steps differ in the policy's drafts alone: drafts of others' choosing are in all of
+    them, or in none.
+    """
 
     def __init__(self) -> None:
         self._bands: dict[int, _Band] = {}
@@ -127,7 +129,7 @@ class Check:
         return "measured: a step without drafts, to compare"
 
     def observe(self, step: StepSeen, seconds: float, reckoned: float, *, drafted: bool) -> None:
-        """Learn from a step just done, whose only drafts were those that the policy thought worth it.
+        """Learn from a step just done. drafted: whether it had drafts that the policy thought worth it.
 
         seconds: that it took, with drafts of its own. reckoned: those of a plain step of its sequences.
         """

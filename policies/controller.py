@@ -6,7 +6,7 @@ For each request, in this order; the reason names what settled it last:
     wanted  0 if the request or the configuration says so, else the request's own k, else the chooser's
             (`policies.textbook`); by whichever of the options offered brings most (`policies.picker`)
     load    no more levels than the load allows (`policies.load`), and no trees unless it allows all; no more than the
-            operator allows to its tenant (`policies.tenants`)
+            operator allows to its tenant, and the request to itself (`policies.tenants`)
     room    no more than remaining_tokens - 1: every round commits one token of the target's own
     probe   a draft for the evidence where there would be none (`policies.probe`)
 """
@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from policies.acceptance import AcceptanceEstimates, ClassAcceptance
-from policies.adaptive import Adaptive, Allowed, Fields
+from policies.adaptive import Adaptive
+from policies.asked import Allowed, Fields
 from policies.base import (
     GRAMMAR,
     Account,
@@ -56,16 +57,16 @@ class _Ceilings(NamedTuple):
 
     limit: LoadLimit
     of_load: Decision
-    of_tenants: Mapping[int, Cap]  # by place
+    caps: Mapping[int, Cap]  # of tenants, and of requests by their own word; by place
 
     @property
     def are_none(self) -> bool:
-        """Whether load and tenants hold nothing back."""
-        return self.limit.state is LoadState.FULL and self.limit.bound is None and not self.of_tenants
+        """Whether nothing is held back."""
+        return self.limit.state is LoadState.FULL and self.limit.bound is None and not self.caps
 
     def of(self, place: int) -> Decision:
-        """By load and tenant."""
-        return _lower(self.of_load, self.of_tenants.get(place))
+        """By load, tenant and the request itself."""
+        return _lower(self.of_load, self.caps.get(place))
 
     def allowed(
         self, load: LoadView, fields: Fields, places: Sequence[int], *, sequences: int, drafted: int
@@ -76,10 +77,10 @@ class _Ceilings(NamedTuple):
         left = np.array(fields.remaining_tokens) - 1
         most = np.minimum(left, self.limit.cap)
         room, trees = left, np.array([self.limit.state is LoadState.FULL])
-        if self.of_tenants:
-            mine = [self.of_tenants.get(place, _UNCAPPED) for place in places]
-            caps = np.array([cap.k for cap in mine])
-            most, room = np.minimum(most, caps), np.minimum(room, caps)
+        if self.caps:
+            mine = [self.caps.get(place, _UNCAPPED) for place in places]
+            levels = np.array([cap.k for cap in mine])
+            most, room = np.minimum(most, levels), np.minimum(room, levels)
             trees = trees & ~np.array([cap.chains for cap in mine])
 
         def why(i: int) -> Decision:
@@ -137,6 +138,10 @@ class Controller(Policy):
         self._load.configure(settings)
         self._probes.configure(settings)
 
+    def recheck(self) -> None:
+        """Others draft than before, or otherwise: whether it is faster than not to is to be measured anew."""
+        self._adaptive.recheck()
+
     def reckon(self, costs: StepCosts) -> None:
         """Begin with other costs from the next step on; those that the settings name stay."""
         self._costs.begin(costs)
@@ -154,18 +159,18 @@ class Controller(Policy):
         self._picker.start(len(requests), trees=limit.state is LoadState.FULL)
         reason = Reason.LOAD_CAP if limit.cap else Reason.LOAD_OFF
         ceiling = Decision(limit.cap, reason, limit.text)
-        tenants = caps(requests, self._settings.tenants)
-        if tenants:
-            requests = [_chains(request, tenants.get(place)) for place, request in enumerate(requests)]
+        own = caps(requests, self._settings.tenants)
+        if own:
+            requests = [_chains(request, own.get(place)) for place, request in enumerate(requests)]
         if self._together and requests:
-            return self._decide_together(load, requests, _Ceilings(limit, ceiling, tenants))
+            return self._decide_together(load, requests, _Ceilings(limit, ceiling, own))
         decisions = [
-            self._forced(request) or self._chosen(request, _lower(ceiling, tenants.get(place)))
+            self._forced(request) or self._chosen(request, _lower(ceiling, own.get(place)))
             for place, request in enumerate(requests)
         ]
         self._note(requests, decisions)
         self._probes.place(requests, decisions, limit)
-        for place, cap in tenants.items():
+        for place, cap in own.items():
             decisions[place] = _within(decisions[place], cap)
         self._decisions, self._places = decisions, ()
         return decisions
@@ -241,6 +246,8 @@ class Controller(Policy):
             fields = Fields(*zip(*(requests[place] for place in free), strict=True))
             allowed = ceilings.allowed(load, fields, free, sequences=len(requests), drafted=drafted)
             decisions |= zip(free, self._adaptive.decide(fields, allowed), strict=True)
+        else:
+            self._adaptive.stand_aside()
         self._places = free
         self._decisions = [decisions[place] for place in range(len(requests))]
 
@@ -267,8 +274,8 @@ class Controller(Policy):
         """A draft of forced tokens alone, if there are any and the request may be drafted for."""
         if not (request.forced and request.speculate and self._drafting):
             return None
-        own = self._k_max if request.fixed_k is None else request.fixed_k
-        k = min(request.forced, own, self._k_max, request.remaining_tokens - 1)
+        own = [k for k in (request.fixed_k, request.k_max) if k is not None]
+        k = min(request.forced, self._k_max, request.remaining_tokens - 1, *own)
         return _forced(k) if k > 0 else None
 
     def _chosen(self, request: RequestView, ceiling: Decision) -> Decision:
@@ -309,15 +316,15 @@ def _agreed(costs: StepCosts, settings: PolicySettings) -> StepCosts:
 
 
 def _lower(ceiling: Decision, cap: Cap | None) -> Decision:
-    """What load and tenant allow."""
-    return ceiling if cap is None or ceiling.k <= cap.k else Decision(cap.k, Reason.TENANT_CAP, cap.text)
+    """What both allow."""
+    return ceiling if cap is None or ceiling.k <= cap.k else Decision(cap.k, cap.reason, cap.text)
 
 
 def _within(decision: Decision, cap: Cap) -> Decision:
-    """The decision, where the tenant may have that much. Forced tokens are no guesses, and never lost."""
+    """The decision, where the cap allows that much. Forced tokens are no guesses, and never lost."""
     if decision.k <= cap.k or decision.reason is Reason.FORCED:
         return decision
-    return Decision(0, Reason.TENANT_CAP, cap.text)
+    return Decision(0, cap.reason, cap.text)
 
 
 def _chains(request: RequestView, cap: Cap | None) -> RequestView:

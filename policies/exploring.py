@@ -4,15 +4,16 @@ chosen shows nothing either.
 probe   a round of a request at k = 0 that drafts, `probe_every` of its rounds after its last draft at the earliest;
         who has waited longest comes first
 look    a round of a request that drafts, left to another of its options
-purse   what both may cost: `SHARE` of the time, by what a step is reckoned to take. It is full at the start, so that
-        what is new is tried soon; what it cannot pay for waits
+share   what both may cost: `SHARE` of the time, by what a step is reckoned to take
+purse   probes and looks have one each, and half of the share; all of it while the other purse is full. Both are full at
+        the start, so that what is new is tried soon. What a purse cannot pay for waits until it can
 
 So every request at k = 0 is probed, in turn: within `probe_every` of its rounds if the purse allows, else as soon as
-the share pays for those before it.
+its half of the share pays for those before it, however dear they are and however many looks there are.
 """
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ SHARE: Final = 0.003
 """Of the time: what probes and looks may cost together."""
 
 PURSE: Final = 2.0
-"""Plain steps that the purse holds."""
+"""Plain steps that each purse holds."""
 
 _SOON: Final = 4  # steps between two looks of a class, whatever the purse holds
 _NEVER: Final = -(1 << 40)
@@ -52,6 +53,37 @@ class Batch(NamedTuple):
     nodes: int  # of a tree, at most
 
 
+class Left(NamedTuple):
+    """What a step has left for tries."""
+
+    rows: int
+    cost: float = inf  # in plain steps, where it may not last for long
+
+
+class _Purse:
+    """In plain steps."""
+
+    def __init__(self) -> None:
+        self.holds = PURSE
+
+    def take(self, more: float) -> float:
+        """Take more in; returns what there is no room for."""
+        total = self.holds + more
+        self.holds = min(total, PURSE)
+        return total - self.holds
+
+    def affords(self, cost: float) -> bool:
+        """Whether it holds so much, or is as full as can be."""
+        return cost <= self.holds or self.holds >= PURSE
+
+    def pay(self, cost: float) -> bool:
+        """Pay so much, if it can. Returns whether it did."""
+        affords = self.affords(cost)
+        if affords:
+            self.holds -= cost
+        return affords
+
+
 class Exploring:
     """Says what is to be tried, and pays for it."""
 
@@ -62,33 +94,33 @@ class Exploring:
         self._looked = np.full(8, _NEVER, dtype=np.intp)  # [classes] step of the last look
         self._seen: Sequence[str] = ()
         self._seen_classes: Ints = np.zeros(0, dtype=np.intp)  # of the last batch
-        self._purse = PURSE  # plain steps
-        self._short = 0.0  # plain steps that a probe costs for which there was not enough in the purse
+        self._for_probes, self._for_looks = _Purse(), _Purse()
+        self._short = 0.0  # plain steps that a probe costs for which there was not enough in its purse
         self.configure(settings)
 
     def configure(self, settings: PolicySettings) -> None:
-        """Change how often and how far; what is in the purse stays."""
+        """Change how often and how far; what is in the purses stays."""
         self._every, self._k = settings.probe_every, min(settings.probe_k, settings.k_max)
 
     def earn(self, seconds: float, plain: float) -> None:
         """A step takes so long, where a plain one takes `plain`."""
-        self._purse = min(self._purse + SHARE * seconds / plain, PURSE)
+        half = SHARE / 2 * seconds / plain
+        self._for_probes.take(self._for_looks.take(half + self._for_probes.take(half)))
 
     def tries(
-        self, batch: Batch, chosen: Ints, k: Ints, room: int, *, one: bool, gained: float, step: int
+        self, batch: Batch, chosen: Ints, k: Ints, left: Left, *, one: bool, gained: float, step: int
     ) -> list[Try]:
-        """What to try in a step beside the drafts that were chosen. room: rows that are left; the rest as below."""
-        found = self._probes(batch, k == 0, room, one=one)
-        room -= sum(_rows(batch, *each) for each in found)
-        look = self._look(batch, chosen, k, room, gained=gained, step=step)
+        """What to try in a step beside the drafts that were chosen. The rest is as below."""
+        found, left = self._probes(batch, k == 0, left, one=one)
+        look = self._look(batch, chosen, k, left, gained=gained, step=step)
         return found if look is None else [*found, look]
 
     def due_in(self, rows: Ints) -> int:
         """In how many steps somebody of these is to be probed, if none of them drafts before that."""
         steps = self._every - int(self._standing.idle[rows].max(initial=0))
-        if self._affords(self._short):
+        if self._for_probes.affords(self._short):
             return steps
-        return max(steps, ceil((min(self._short, PURSE) - self._purse) / SHARE))
+        return max(steps, ceil((min(self._short, PURSE) - self._for_probes.holds) / SHARE))
 
     def may_pass(self, batch: Batch, idle: Ints) -> bool:
         """Whether nobody of the requests at these places is due for a probe that can be paid for. Then they wait for
@@ -98,65 +130,70 @@ class Exploring:
             rows = batch.rows[idle]
             waited = self._standing.idle[rows] + 1
             due = waited >= self._every
-            if due.any() and self._affords(self._short) and (batch.levels[:, idle[due]] > 0).any():
+            if due.any() and self._for_probes.affords(self._short) and (batch.levels[:, idle[due]] > 0).any():
                 return False
             self._standing.idle[rows] = waited
         return True
 
-    def _probes(self, batch: Batch, idle: Bools, room: int, *, one: bool) -> list[Try]:
-        """Of requests that do not draft in this step [b], though they could; of one of them alone, if so asked. room:
-        rows that are left.
+    def _probes(self, batch: Batch, idle: Bools, left: Left, *, one: bool) -> tuple[list[Try], Left]:
+        """Of requests that do not draft in this step [b], though they could; of one alone, if so asked. With what is
+        left then.
         """
+        found: list[Try] = []
         if not idle.any():
-            return []
+            return found, left
         waited = self._standing.idle
         waited[batch.rows] += idle
         waiting = idle & (one | (waited[batch.rows] >= self._every)) & (batch.levels > 0).any(axis=0)
         if not waiting.any():
-            return []
+            return found, left
         due = np.flatnonzero(waiting)
-        found: list[Try] = []
         drafting: set[int] = set()
         self._short = 0.0
         for i in due[np.argsort(-waited[batch.rows[due]], kind="stable")].tolist():
             place = self._stalest(batch, i, np.flatnonzero(batch.levels[:, i] > 0))
-            k = _fitting(batch, i, place, min(self._k, int(batch.levels[place, i])), room)
+            k = _fitting(batch, i, place, min(self._k, int(batch.levels[place, i])), left.rows)
             if not k:
                 break
             cost = _cost(batch, i, place, k, drafting)
-            if not self._paid(cost):
+            if cost > left.cost:
+                waited[batch.rows[i]] = 0  # its turn is over, since another's may be short enough
+                break
+            if not self._for_probes.pay(cost):
                 self._short = cost
                 break
             drafting.add(int(batch.columns.proposer[place, i]))
-            room -= _rows(batch, i, place, k)
+            left = Left(left.rows - _rows(batch, i, place, k), left.cost - cost)
             found.append(Try(i, place, k))
             if one:
                 break
-        return found
+        return found, left
 
     def _look(
-        self, batch: Batch, chosen: Ints, k: Ints, room: int, *, gained: float, step: int
+        self, batch: Batch, chosen: Ints, k: Ints, left: Left, *, gained: float, step: int
     ) -> Try | None:
-        """Of the request whose turn it is, if it drafts. chosen, k: [b] places and levels; room: rows that are left
-        beside them; gained: seconds that a token of its draft saves, about.
+        """Of the request whose turn it is, if it drafts. chosen, k: [b] places and levels; left: beside them; gained:
+        seconds that a token of its draft saves, about.
         """
         i = step % len(chosen)
         of_class = self._class(batch.classes[i])
         if len(batch.levels) < 2 or not k[i] or step - self._looked[of_class] < _SOON:
             return None
-        if not self._affords(gained / float(batch.prices.step[0])):
+        if not self._for_looks.affords(gained / float(batch.prices.step[0])):
             return None
         others = batch.levels[:, i] > 0
         others[chosen[i]] = False
         if not others.any():
             return None
         place = self._stalest(batch, i, np.flatnonzero(others))
-        room += _rows(batch, i, int(chosen[i]), int(k[i]))
-        levels = _fitting(batch, i, place, min(max(int(k[i]), self._k), int(batch.levels[place, i])), room)
+        own = int(chosen[i]), int(k[i])
+        room = left.rows + _rows(batch, i, *own)
+        levels = _fitting(batch, i, place, min(max(own[1], self._k), int(batch.levels[place, i])), room)
         if not levels:
             return None
-        cost = _cost(batch, i, place, levels, set()) + gained / float(batch.prices.step[0])
-        if not self._paid(cost):
+        cost = _cost(batch, i, place, levels, set())
+        instead = _cost(batch, i, *own, {int(batch.columns.proposer[own[0], i])})
+        if cost - instead > left.cost or not self._for_looks.pay(cost + gained / float(batch.prices.step[0])):
             return None
         self._looked[of_class] = step
         return Try(i, place, levels)
@@ -177,17 +214,6 @@ class Exploring:
         arms = batch.columns.arm[places, i]
         self._room(int(arms.max()))
         return int(places[self._tried[self._class(batch.classes[i]), arms].argmin()])
-
-    def _paid(self, cost: float) -> bool:
-        """Pay so much, in plain steps, where the purse has it."""
-        affords = self._affords(cost)
-        if affords:
-            self._purse -= cost
-        return affords
-
-    def _affords(self, cost: float) -> bool:
-        """Whether the purse has so much, in plain steps, or is as full as can be."""
-        return cost <= self._purse or self._purse >= PURSE
 
     def _class(self, name: str) -> int:
         known = self._classes.get(name)

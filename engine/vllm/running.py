@@ -46,6 +46,7 @@ class Text:
     tenant: str
     speculate: bool
     fixed_k: int | None
+    k_max: int | None
     proposer: str | None  # nobody else is to draft for it
     tally: Tally = field(default_factory=Tally)
     run: int = 0  # tokens that lookups have said rightly since they were wrong last
@@ -65,6 +66,7 @@ class Text:
             tenant=_string(asked, "specd_tenant") or "default",
             speculate=asked.get("specd_speculate") != "off",
             fixed_k=_length(asked.get("specd_k")),
+            k_max=_length(asked.get("specd_k_max")),
             proposer=_string(asked, "specd_proposer"),
         )
 

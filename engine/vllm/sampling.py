@@ -74,6 +74,8 @@ def tags(request: Request, text: str, kinds: Collection[DraftKind]) -> dict[str,
         found["specd_speculate"] = "off"
     if request.k is not None:
         found["specd_k"] = request.k
+    if request.k_max is not None:
+        found["specd_k_max"] = request.k_max
     return found
 
 

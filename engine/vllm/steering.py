@@ -223,6 +223,7 @@ class Steering(ABC):
             text.fixed_k,
             0,
             options if text.speculate and text.proposer in {None, self.drafter.method} else (),
+            text.k_max,
         )
 
     def _decide(self, load: LoadView, views: Sequence[RequestView]) -> list[Decision]:

@@ -96,7 +96,8 @@ class PolicySection(Section):
     )
     objective: Literal["throughput", "latency"] = hot(
         _POLICY.objective,
-        "what comes first: tokens a second, or that no draft makes a step longer than latency_ms allows",
+        "what comes first: tokens a second, or that no draft of goodput's choosing makes a step longer than latency_ms "
+        "allows",
     )
     latency_ms: float | None = hot(
         _POLICY.latency_ms,
@@ -147,6 +148,15 @@ class PolicySection(Section):
         if self.objective == "latency" and self.latency_ms is None:
             raise ValueError(
                 'objective = "latency" needs latency_ms: how long 99 of 100 steps may take, in milliseconds'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _latency_is_kept(self) -> Self:
+        if self.objective == "latency" and self.kind not in {"goodput", "off"}:
+            raise ValueError(
+                f'objective = "latency" needs kind = "goodput": {self.kind} does not reckon with seconds;'
+                " [policy.load] is what bounds it"
             )
         return self
 

@@ -32,6 +32,7 @@ class SpecdExtension(Body):
 
     speculate: Literal["auto", "off"] = "auto"
     k: int | None = Field(None, ge=0, le=16)
+    k_max: int | None = Field(None, ge=0, le=16)
     traffic_class: str = Field("default", alias="class", pattern=PATTERN, max_length=LONGEST)
     report: bool = False
     timeout: float | None = Field(None, gt=0, le=86400)

@@ -178,6 +178,7 @@ class GenerateEndpoint(Generic[AnyBody]):
             continues=continues,
             speculate=body.specd.speculate == "auto",
             k=body.specd.k,
+            k_max=body.specd.k_max,
             traffic_class=self._service.classes.known(body.specd.traffic_class),
             tenant=tenant,
         )

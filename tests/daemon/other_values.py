@@ -26,7 +26,7 @@ ONE_VALUE: Final = {"alerts.rules.name"}
 """There is no other value."""
 
 BESIDE: Final[dict[str, Table]] = {
-    "policy.objective": {"policy": {"latency_ms": 50.0}},
+    "policy.objective": {"policy": {"kind": "goodput", "latency_ms": 50.0}},
     "policy.load.resume_at": {"policy": {"load": {"off_above": 9}}},
     "mqtt.password_file": {"mqtt": {"user": "me"}},
     "mqtt.ca_file": {"mqtt": {"url": "mqtts://127.0.0.1:9"}},

@@ -212,6 +212,13 @@ def test_named_file_that_is_missing_is_a_fault(main: Path) -> None:
             ),
         ),
         (
+            "[policy]\nkind = 'static'\nobjective = 'latency'\nlatency_ms = 50",
+            (
+                'policy: objective = "latency" needs kind = "goodput": static does not reckon with seconds;'
+                " [policy.load] is what bounds it"
+            ),
+        ),
+        (
             "[policy.load]\nresume_at = 3",
             "policy.load: resume_at = 3 needs off_above: above what is drafting off?",
         ),

@@ -218,6 +218,7 @@ def test_grammars_have_vllms_names(grammar: Grammar, wanted: dict) -> None:
     ("asked", "wanted"),
     [
         ({"k": 3}, {"specd_k": 3}),
+        ({"k_max": 0}, {"specd_k_max": 0}),
         ({"speculate": False}, {"specd_speculate": "off"}),
         ({"proposer": "ngram"}, {}),
         ({"proposer": "suffix"}, {"specd_speculate": "off"}),

@@ -36,6 +36,7 @@ class Loop:
     seed: int = 1
     noise: float = 0.0  # of a step's seconds
     name: object = lambda i, step: f"r{i}"
+    asks: object = lambda i, step: None  # the k that the request names
     waiting: int = 0
     kv_free: float = 1.0
 
@@ -47,9 +48,19 @@ class Loop:
     def step(self):
         offered = [self.options(i, self.steps, self.rng) for i in range(self.requests)]
         if not self.controller.wants_options:
-            offered = [()] * self.requests
+            offered = [options if self.asks(i, self.steps) else () for i, options in enumerate(offered)]
         views = [
-            RequestView(self.name(i, self.steps), f"c{i % 2}", "t", 10_000, 100, True, None, 0, options)
+            RequestView(
+                self.name(i, self.steps),
+                f"c{i % 2}",
+                "t",
+                10_000,
+                100,
+                True,
+                self.asks(i, self.steps),
+                0,
+                options,
+            )
             for i, options in enumerate(offered)
         ]
         decisions = self.controller.decide(
@@ -59,7 +70,7 @@ class Loop:
         for i, (view, decision) in enumerate(zip(views, decisions, strict=True)):
             if decision.option is None:
                 continue
-            proposer, _, grade, width, _ = decision.option
+            proposer, _, grade, width, owed = decision.option
             rate = self.rates(i, self.steps)[proposer]
             kept = 0
             while kept < decision.k and self.rng.random() < rate:
@@ -77,19 +88,23 @@ class Loop:
                 )
             )
             rows, committed = rows + decision.tokens, committed + kept
-            requests, levels, tokens = drafting.get(proposer, (0, 0, 0))
-            drafting[proposer] = (requests + 1, max(levels, decision.k), tokens + decision.tokens)
+            requests, levels, tokens, debt = drafting.get(proposer, (0, 0, 0, 0))
+            drafting[proposer] = (
+                requests + 1,
+                max(levels, decision.k),
+                tokens + decision.tokens,
+                debt + owed,
+            )
         drafts = tuple(
             Drafting(
                 p,
-                self.costs.draft(p).fixed
-                + levels * self.costs.draft(p).level
-                + tokens * self.costs.draft(p).node,
+                self.costs.draft(p).of(levels, tokens, owed),
                 n,
                 levels,
                 tokens,
+                owed,
             )
-            for p, (n, levels, tokens) in drafting.items()
+            for p, (n, levels, tokens, owed) in drafting.items()
         )
         seconds = (self.costs.step(rows) + sum(each.seconds for each in drafts)) * np.exp(
             self.noise * self.rng.standard_normal()

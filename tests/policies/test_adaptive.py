@@ -1,6 +1,7 @@
 """The whole loop: what is chosen, what that shows, what follows from it. Against the best that one k could do."""
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -155,6 +156,79 @@ def test_newcomers_starve_nobody_of_a_probe():
     assert longest < 1.5 * requests * probe / (SHARE * HOST.step(requests))
 
 
+def test_a_probe_that_is_dear_is_saved_for():
+    """Test that a text at k = 0 whose draft has much to read first is probed beside others that draft, and that these
+    are looked at all the same: probes and looks have half of the share each.
+    """
+    reading = replace(HOST, drafts={"eagle": replace(HOST.draft("eagle"), owed=0.003 * HOST.plain)})
+    debt = 400
+    trees = {
+        owed: tuple(Option("eagle", 8, width=width, owed=owed) for width in (1, 2)) for owed in (0, debt)
+    }
+    loop = Loop(
+        4,
+        lambda i, step: {"eagle": 0.8 if i else 0.02},
+        costs=reading,
+        believed=reading,
+        options=lambda i, step, rng: trees[0 if i else debt],
+    )
+    loop.speed(300)
+    start = loop.steps
+    loop.speed(1500)
+    found = waits(loop, start)
+    cost = (HOST.step(5) - HOST.step(4) + reading.draft("eagle").of(1, 1, debt)) / HOST.step(4)
+    assert max(found["r0"]) < 1.2 * cost / (SHARE / 2)
+    assert len(found) > 1
+
+
+def test_drafts_that_requests_ask_for_are_not_taken_for_plain_steps():
+    """Test that steps in which all name their k, and gain much by it, do not make later drafts seem slow."""
+    loop = Loop(
+        4,
+        lambda i, step: {"eagle": 0.97 if step < 100 else 0.6},
+        asks=lambda i, step: 8 if step < 100 else None,
+    )
+    loop.speed(300)
+    assert MEASURES.isdisjoint(
+        reason for of in loop.reasons[100:] for reason in of if reason is not Reason.PROBE
+    )
+
+
+def test_beside_a_request_that_names_its_k_the_others_drafts_are_still_checked():
+    """Test that they are compared with steps that have its draft alone, and that drafting goes on thereafter."""
+    loop = Loop(4, lambda i, step: {"eagle": 0.8 if i else 0.02}, asks=lambda i, step: None if i else 8)
+    loop.speed(700)
+    plain = [step for step, of in enumerate(loop.reasons) if Reason.PLAIN in of]
+    assert 1 <= len(plain) < 20
+    assert all(of[0] is Reason.REQUEST_FIXED for of in loop.reasons)
+    assert np.mean([k > 0 for k, _ in loop.chosen[-1]]) == 1.0
+
+
+def test_other_settings_or_drafts_end_a_rest():
+    """Test that after a reload of what is drafted it is measured anew whether that is worth it, and after a reload of
+    something else it is not: a rest may last for minutes.
+    """
+    rules = PolicySettings(draft_cost=0.0, row_cost=0.0)  # which is not so
+    loop = Loop(4, lambda i, step: {"eagle": 0.1}, settings=rules)
+    controller = loop.controller
+
+    def rested():
+        """Whether the next steps have no drafts, and say so, but for probes."""
+        loop.speed(8)
+        return {reason for of in loop.reasons[-8:] for reason in of} <= {Reason.SLOWER, Reason.PROBE}
+
+    while not rested():
+        assert loop.steps < 3000
+    controller.configure(rules)
+    assert rested()
+    controller.configure(replace(rules, tree_nodes=0))
+    assert not rested()
+    while not rested():
+        assert loop.steps < 6000
+    controller.recheck()
+    assert not rested()
+
+
 def test_under_load_each_has_its_turn_at_the_one_probe():
     """Test that with drafting off by load one request at a time is probed, never sooner than `probe_every` steps after
     the one before, all in turn, and that they go on when the purse is empty, if more seldom.
@@ -206,6 +280,25 @@ def test_a_bound_on_latency_is_kept_by_what_is_planned():
         loop.speed(100)
     deepest = [max(sum(k for k, _ in step) for step in loop.chosen[50:]) for loop in (free, bound)]
     assert deepest[1] < deepest[0] / 2
+
+
+@pytest.mark.parametrize("rows", [5, 9, 20])
+def test_no_step_is_planned_longer_than_its_bound_for_a_probe_or_a_look(rows):
+    """Test that what is drafted for what it shows keeps to the bound as well, where drafts fill it and where not."""
+    rules = PolicySettings(objective="latency", latency_ms=1e3 * HOST.step(rows), probe_every=4)
+    loop = Loop(
+        4,
+        lambda i, step: dict.fromkeys(("ngram", "eagle"), 0.7 if i else 0.02),
+        settings=rules,
+        options=lambda i, step, rng: TWO,
+    )
+    tried = 0
+    for _ in range(400):
+        before, bound = loop.seconds, loop.controller._load._latency.seconds
+        tried += any(decision.reason is Reason.PROBE for decision in loop.step())
+        if any(k for k, _ in loop.chosen[-1]):
+            assert loop.seconds - before <= 1.01 * bound
+    assert tried or rows < 20
 
 
 def test_requests_that_name_their_k_get_it_beside_those_that_leave_it_to_the_policy():

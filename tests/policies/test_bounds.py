@@ -38,6 +38,7 @@ views = st.builds(
     st.sampled_from([None, None, None, 0, 3, 16]),
     st.sampled_from([0, 0, 0, 7]),
     options,
+    st.sampled_from([None, None, None, 0, 2]),
 )
 
 tables = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), min_size=1, max_size=3).map(
@@ -104,7 +105,8 @@ def allowed_by_load(rules: PolicySettings, load: LoadView) -> int:
 
 def is_within(decision: Decision, view: RequestView, rules: PolicySettings) -> bool:
     """What concerns one request alone."""
-    most = min(rules.k_max, view.remaining_tokens - 1, 16 if view.fixed_k is None else view.fixed_k)
+    own = [k for k in (view.fixed_k, view.k_max) if k is not None]
+    most = min(rules.k_max, view.remaining_tokens - 1, *own)
     if decision.reason is Reason.FORCED:
         return 0 < decision.k <= min(most, view.forced) and decision.option is None and not decision.nodes
     if decision.k == 0:
@@ -141,8 +143,8 @@ def shown(decision: Decision, view: RequestView, kept: int) -> Observation:
 def test_no_draft_exceeds_any_cap_any_budget_or_what_remains(
     rules: PolicySettings, steps: list[tuple[LoadView, list[RequestView]]], dice: random.Random
 ) -> None:
-    """Test k_max, the request's own k and remaining tokens, the option's levels, the tables of the load, KV, tenants'
-    levels and tokens, the nodes of a tree, and the rows that memory is planned for; of every kind of policy.
+    """Test k_max, the request's own k, bound and remaining tokens, the option's levels, the tables of the load, KV,
+    tenants' levels and tokens, the nodes of a tree, and the rows that memory is planned for; of every kind of policy.
     """
     controller = Controller(rules, COSTS)
     for load, batch in steps:

@@ -1,5 +1,6 @@
 """What an operator allows to the requests of one tenant."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,30 @@ def test_tokens_are_shared_evenly_and_never_exceeded(requests, tokens, k_max):
     if k_max is None and drafting:
         assert sum(shares) == tokens
     assert all(cap.chains and (k_max is None or cap.k <= k_max) for cap in found.values())
+
+
+@pytest.mark.parametrize("kind", ["goodput", "ewma", "static"])
+def test_a_request_bounds_itself_and_nobody_else(kind):
+    """Test that the least of its bound and its tenant's holds, for the length that it names and for probes as well, and
+    that the reason says whose it is.
+    """
+    bounds = [("a", "x", 2), ("b", "y", 3), ("a", "z", 0), ("a", "free", None)]
+    asked = [view(*who, k_max=k_max, options=(Option("ngram", 16),)) for *who, k_max in bounds]
+    policy = Controller(
+        PolicySettings(
+            kind, prior=0.95, probe_every=2, probe_k=5, load=UNCAPPED, tenants=(TenantSettings("b", k_max=1),)
+        )
+    )
+    x, y, z, free = policy.decide(CALM, asked)
+    assert (x.k, x.reason) == (2, Reason.REQUEST_CAP)
+    assert (y.k, y.reason) == (1, Reason.TENANT_CAP)
+    assert (z.k, z.reason) == (0, Reason.REQUEST_CAP)
+    assert free.k > 3
+    for _ in range(8):
+        found = policy.decide(CALM, asked)
+        assert all(decision.k <= most for decision, most in zip(found, (2, 1, 0, 8), strict=True))
+    (named,) = policy.decide(CALM, [view("a", fixed_k=8, k_max=2)])
+    assert (named.k, named.reason, named.text) == (2, Reason.REQUEST_CAP, "request cap: it allows k = 2")
 
 
 def test_a_tenant_that_is_switched_off_gets_no_draft_and_no_probe():

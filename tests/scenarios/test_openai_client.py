@@ -68,6 +68,8 @@ def test_report_accounts_for_every_token(client: openai.OpenAI, prompt: str) -> 
 
 def test_a_request_may_fix_its_draft_length(client: openai.OpenAI) -> None:
     """Test that `k` is what rounds get, but where a short match says less, nothing says anything, or the text ends."""
+    bounded = complete(client, PROMPTS[0], specd={"k": 3, "k_max": 1}).specd["k_histogram"]
+    assert set(bounded) <= {"0", "1"}
     histogram = complete(client, PROMPTS[0], specd={"k": 3}).specd["k_histogram"]
     assert set(histogram) <= {"0", "1", "2", "3"}
     assert histogram["3"] > sum(histogram.values()) / 2

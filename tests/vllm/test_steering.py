@@ -90,18 +90,21 @@ def test_what_a_request_asks_for_in_its_extra_arguments_is_kept_to():
             asking(specd_id="fixed", specd_k=2, specd_class="code", specd_tenant="x"),
             asking(specd_id="off", specd_speculate="off"),
             asking(specd_id="other", specd_proposer="eagle"),
+            asking(specd_id="bound", specd_k_max=1),
             asking(specd_id="free"),
         ],
         costs=_FLAT,
     )
     rounds = [one for report in _steps(scheduler, 60)[20:] for one in report.rounds]
     by_name = {
-        name: [one for one in rounds if one.request == name] for name in ("fixed", "off", "other", "free")
+        name: [one for one in rounds if one.request == name]
+        for name in ("fixed", "off", "other", "bound", "free")
     }
     assert {one.k for one in by_name["fixed"]} == {2}
     assert {one.traffic_class for one in by_name["fixed"]} == {"code"}
     assert {(one.drafted, one.reason) for one in by_name["off"]} == {(0, Reason.REQUEST_OFF)}
     assert {one.drafted for one in by_name["other"]} == {0}
+    assert max(one.drafted for one in by_name["bound"]) == 1
     assert mean(one.drafted for one in by_name["free"]) > 3.0
 
 
