@@ -121,14 +121,14 @@ def concluded(
     )
 
 
-def with_load(settings: PolicySettings, profile: Profile) -> PolicySettings:
+def with_load(settings: PolicySettings, profile: Profile, *, always: bool = False) -> PolicySettings:
     """The settings, with the profile's caps where the operator has said nothing and the policy needs them.
 
-    One that reckons with the load does not: where all drafts together lose, those of a few texts that are easy to guess
-    may still pay.
+    One that reckons with the load does not, and has them only if `always` asks for it: where all drafts together lose,
+    those of a few texts that are easy to guess may still pay.
     """
     load, cap = settings.load, profile.load
-    if settings.kind in MEASURES_LOAD:
+    if settings.kind in MEASURES_LOAD and not always:
         return settings
     if load.table is None and load.off_above is None:
         load = replace(load, table=cap.table, off_above=cap.off_above, resume_at=cap.resume_at)

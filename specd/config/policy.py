@@ -50,6 +50,11 @@ class LoadSection(Section):
     dwell_steps: int = hot(
         _LOAD.dwell_steps, "steps in a row that must allow a looser cap before it is granted", ge=0
     )
+    from_profile: bool = hot(
+        False,
+        "whether the caps of policy.profile hold for goodput too, where table, off_above and context_table are unset; "
+        "for ewma and static they do in any case. Without a profile it changes nothing",
+    )
 
     @field_validator("table", "context_table")
     @classmethod
@@ -181,7 +186,9 @@ class PolicySection(Section):
         """As the policies take it, but for what a profile adds."""
         values = _values(self, but={"load", "tenants", "profile"})
         tenants = tuple(TenantSettings(**_values(tenant)) for tenant in self.tenants)
-        return PolicySettings(**values, load=LoadSettings(**_values(self.load)), tenants=tenants)
+        return PolicySettings(
+            **values, load=LoadSettings(**_values(self.load, but={"from_profile"})), tenants=tenants
+        )
 
 
 def _values(section: Section, but: Collection[str] = ()) -> dict[str, Any]:

@@ -245,7 +245,9 @@ class Line:
         """As the profile, if there is one, completes it."""
         settings = config.policy.settings()
         profile = self._files().profile
-        return settings if profile is None else with_load(settings, profile)
+        if profile is None:
+            return settings
+        return with_load(settings, profile, always=config.policy.load.from_profile)
 
     def identity(self, config: Config) -> Identity | None:
         """None while the files are being read."""

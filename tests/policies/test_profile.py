@@ -71,6 +71,13 @@ def test_only_policies_that_do_not_reckon_with_the_load_get_the_caps():
         assert Cap(capped.table, capped.off_above, capped.resume_at) == profile.load
 
 
+def test_goodput_gets_the_caps_where_it_is_asked_for():
+    profile = of(LOSING)
+    for kind in ("goodput", "ewma"):
+        capped = with_load(PolicySettings(kind), profile, always=True).load
+        assert Cap(capped.table, capped.off_above, capped.resume_at) == profile.load
+
+
 @pytest.mark.parametrize("theirs", [LoadSettings(table=((3, 3),)), LoadSettings(off_above=3)])
 def test_what_the_operator_has_set_stays(theirs):
     kept = with_load(PolicySettings(kind="ewma", load=theirs), of(LOSING)).load

@@ -1,12 +1,14 @@
 """`specd calibrate` on a real engine: from a sweep to a profile, and who takes the profile and who does not."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from policies.profile import Cap
 from specd.cli.main import main
-from specd.models.profile import read_profile
+from specd.models.profile import read_profile, write_profile
 from tests.scenarios.stage import Stage
 
 
@@ -77,11 +79,18 @@ def test_the_profile_is_taken_where_it_was_made(profile: Path, config: Path) -> 
     assert main(["check", "-c", str(config), "--set", f"policy.profile={profile}"]) == 0
 
 
-def test_a_daemon_begins_with_what_the_profile_says(profile: Path, stage: Stage) -> None:
+def test_a_daemon_begins_with_what_the_profile_says(profile: Path, stage: Stage, tmp_path: Path) -> None:
+    """Test that its costs are taken, and its caps where they are asked for: here drafting is off from one text on."""
+    capped = tmp_path / "capped.json"
+    write_profile(replace(read_profile(profile), load=Cap(((1, 0),), 0, 0)), capped)
     draft = {"kind": "ngram", "ngram_min": 1, "match_factor": 16}
-    with stage.daemon(policy={"profile": str(profile)}, model={"draft": draft}) as daemon:
+    policy = {"profile": str(capped), "load": {"from_profile": True}}
+    with stage.daemon(policy=policy, model={"draft": draft}) as daemon:
         daemon.ready()
         assert "by the profile, a plain step" in daemon.log
+        daemon.post("/v1/completions", {"prompt": "a b a b", "max_tokens": 16, "ignore_eos": True})
+        rounds = daemon.get("/admin/v1/decisions").json()["decisions"]
+        assert {one["load_state"] for one in rounds} == {"off"}
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ EVERY_KEY: dict[str, Any] = {
     "load.context_table": [[4000, 4]],
     "load.kv_reserve": 0.3,
     "load.dwell_steps": 2,
+    "load.from_profile": True,
 }
 
 
