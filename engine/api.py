@@ -255,6 +255,17 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class Room(msgspec.Struct, frozen=True):
+    """Memory for steps, as it was at the start of the engine."""
+
+    rows: int
+    """Verified in the largest step that was planned for."""
+    row_bytes: int
+    """That one more takes."""
+    spare_bytes: int
+    """That are left beside all that was planned."""
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The engine accepts requests."""
 
@@ -273,6 +284,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Names of those who may draft, in the order in which they were configured."""
     memory: dict[str, int]
     """Bytes by use: "weights", "draft_weights", "kv", "draft_kv", "suffix", "verify"."""
+    room: Room | None = None
+    """For larger steps than were planned for; None where nobody knows."""
     foreign: bool = False
     """Requests reach it past the daemon; see `Foreign`."""
 

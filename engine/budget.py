@@ -59,9 +59,14 @@ class Budget:
             f"draft KV {mib(self.draft_kv)}, suffix texts {mib(self.suffix)}, verify slots {mib(self.verify)}"
         )
 
+    @property
+    def beside_weights(self) -> int:
+        """All but what is there once the models are loaded."""
+        return self.kv + self.draft_kv + self.suffix + self.verify
+
     def shortage(self, available: int) -> str | None:
         """Why this does not fit beside the weights, which are loaded, and what to lower; None if it fits."""
-        missing = self.kv + self.draft_kv + self.suffix + self.verify - available
+        missing = self.beside_weights - available
         if missing <= 0:
             return None
         if missing < self.kv + self.draft_kv:
@@ -76,18 +81,24 @@ def budget(launch: Launch, loaded: LoadedModel, parts: Parts) -> Budget:
     positions = kv_blocks(launch, loaded, parts) * launch.block_size
     size = loaded.dtype.itemsize
     verified = most_rows(launch.policy, launch.max_running)
-    rows = verified + launch.max_batch_tokens
+    read = (loaded.vocabulary + loaded.row_width) * size
     return Budget(
         weights=loaded.weight_bytes,
         draft_weights=parts.weight_bytes,
         kv=positions * loaded.bytes_per_position,
         draft_kv=positions * parts.bytes_per_position(size),
         suffix=_suffix_bytes(launch, loaded, positions),
-        verify=(rows * size + verified * (size + _LAW_BYTES)) * loaded.vocabulary
+        verify=verified * row_bytes(loaded)
+        + launch.max_batch_tokens * read
         + launch.max_running * parts.rows_at_once * _SAID * size * loaded.vocabulary
-        + rows * loaded.row_width * size
         + _encoding_bytes(loaded, loaded.context(launch.max_context)),
     )
+
+
+def row_bytes(loaded: LoadedModel) -> int:
+    """Of a row that is verified: its logits with their edited copy, its laws and activations."""
+    size = loaded.dtype.itemsize
+    return (2 * size + _LAW_BYTES) * loaded.vocabulary + size * loaded.row_width
 
 
 def _suffix_bytes(launch: Launch, loaded: LoadedModel, positions: int) -> int:

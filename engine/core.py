@@ -15,6 +15,7 @@ from engine.api import (
     Output,
     PhaseSeconds,
     Request,
+    Room,
     Round,
     StepReport,
     Verification,
@@ -74,6 +75,7 @@ class Engine:
         context = loaded.context(launch.max_context)
         blocks = kv_blocks(launch, loaded, parts)
         self.memory = budget(launch, loaded, parts).as_dict()
+        self.room: Room | None = None  # see Ready
         # What an encoder makes of a prompt depends on all of it: no part of it is another prompt's prefix.
         self.pool = BlockPool(blocks, launch.block_size, caching=launch.prefix_cache and not loaded.start)
         widths = {name: reads.width for name, reads in parts.reads.items()}

@@ -7,15 +7,16 @@ from typing import Final
 import torch
 from tokenizers import Tokenizer
 
-from engine.api import Launch
+from engine.api import Launch, Room
 from engine.available import available_bytes, mib, weights_shortage
-from engine.budget import CannotServeError, budget, require
+from engine.budget import CannotServeError, budget, require, row_bytes
 from engine.core import Engine
 from engine.draft.registry import load_parts
 from engine.measure import GoOn, begin_with, calibrate, calibrate_new, in_words
 from engine.model.device import unavailable_reason
 from engine.model.graphs import Capture, CudaCapture
 from engine.model.loader import load
+from policies.load import most_rows
 
 Say = Callable[[str], None]
 
@@ -40,6 +41,8 @@ def start(launch: Launch, say: Say) -> Engine:
     require(needs.shortage(available))
     file = path / "tokenizer.json"
     engine = Engine(launch, loaded, Tokenizer.from_file(str(file)) if file.exists() else None, parts)
+    rows = most_rows(launch.policy, launch.max_running)
+    engine.room = Room(rows, row_bytes(loaded), available - needs.beside_weights)
     if launch.device == "cuda" and launch.cuda_graphs:
         capture(engine, CudaCapture(), say)
     if launch.costs is not None:

@@ -233,6 +233,7 @@ def _ready(engine: Engine, launch: Launch) -> Ready:
         block_size=engine.pool.block_size,
         proposers=tuple(each.name for each in engine.proposers),
         memory=engine.memory,
+        room=engine.room,
     )
 
 

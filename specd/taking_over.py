@@ -31,6 +31,8 @@ class TakeOver:
 
     async def __call__(self, config: Config) -> None:
         """Whatever can refuse it comes first, and changes nothing when it does, by `UserError`."""
+        if fault := self.lines.shortage(config):
+            raise UserError(fault)
         updates = self._updates(config)
         if not updates:
             self._check_pair(config)

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
+from engine.api import Ready
 from policies.drift import Stratum
 from specd.alerts.alarm import Alarm
 from specd.alerts.silences import Silence
@@ -150,7 +151,7 @@ class View:
             "restarts": supervisor.restarts,
             "last_death": None if death is None else f"{death.reason}: {death.text}",
             "last_crash": self.crashes.last,
-            "info": None if supervisor.info is None else structs.asdict(supervisor.info),
+            "info": None if supervisor.info is None else _plain(supervisor.info),
         }
 
     def _model(self) -> dict[str, Any]:
@@ -194,3 +195,9 @@ class View:
                 "error": last.error,
             },
         }
+
+
+def _plain(info: Ready) -> dict[str, Any]:
+    """What an engine said of itself."""
+    room = None if info.room is None else structs.asdict(info.room)
+    return {**structs.asdict(info), "room": room}

@@ -13,6 +13,7 @@ from specd.observers import CANARY, Ledger
 from specd.restarts import Death
 from specd.supervisor import Observer
 from specd.target.line import Identity, Line
+from specd.target.room import shortage
 from specd.telemetry.prometheus import Metrics
 
 _CROWDED: Final = Refusal(
@@ -106,6 +107,15 @@ class Lines:
         """Hand hot settings to every engine."""
         for line in self.all:
             line.configure(config)
+
+    def shortage(self, config: Config) -> str | None:
+        """Why an engine that runs has not the memory for drafts as this config allows them, or None."""
+        ready = ((line, line.supervisor.info) for line in self.all)
+        rooms = ((line, info.room) for line, info in ready if info is not None and info.room is not None)
+        running = config.engine.max_running
+        return next(
+            filter(None, (shortage(room, line.policy(config), running) for line, room in rooms)), None
+        )
 
     def identity(self, config: Config) -> Identity | None:
         """Of what serves."""

@@ -49,6 +49,7 @@ from engine.api import (
     Refused,
     Request,
     RequestReport,
+    Room,
     Round,
     Shutdown,
     StepReport,
@@ -199,6 +200,7 @@ class Engine:
                 block_size=launch.block_size,
                 proposers=launch.draft.kinds,
                 memory={"weights": 1, "kv": 2},
+                room=Room(**self.manners["room"]) if "room" in self.manners else None,
             )
         )
         if self.manners.get("garbage"):

@@ -102,6 +102,26 @@ def test_a_partial_reload_leaves_restart_keys_pending(daemon: DaemonProcess) -> 
     assert (daemon.metric(PENDING), daemon.status()["config"]["pending_restart"]) == (0, [])
 
 
+def test_drafts_that_memory_does_not_hold_are_refused(daemons: Daemons) -> None:
+    """Test that rows beyond those that were planned for are taken over as far as there was memory beside them, refused
+    with what to set beyond, and that what adds no rows passes.
+    """
+    planned = 48 * (1 + 8)
+    daemons.engine.behave(room={"rows": planned, "row_bytes": 1 << 20, "spare_bytes": 50 << 20})
+    daemon = daemons.start().ready()
+    config = Config(daemon)
+    for policy, status in (({"k_max": 9}, 200), ({"tree_nodes": 63}, 200), ({"k_max": 10}, 422), ({}, 200)):
+        config.write({"policy": policy})
+        assert config.reload().status_code == status, policy
+    set_live = httpx2.patch(daemon.admin + "/admin/v1/config", json={"policy.k_max": 10})
+    assert set_live.status_code == 422
+    said = set_live.json()["error"]["message"]
+    assert said.startswith("with policy.k_max = 10 and policy.tree_nodes = 16 a step may verify 528 rows")
+    assert "432: 46 MiB more than were free at its start" in said
+    assert config.in_force()["policy"]["k_max"] == 8
+    assert daemon.status()["engine"]["info"]["room"]["rows"] == planned
+
+
 def test_an_edited_file_needs_no_command(daemons: Daemons) -> None:
     """Test that a daemon notices a change by itself, refuses a bad one once, and says by whom it was reloaded."""
     daemon = daemons.start(watch=True).ready()

@@ -10,13 +10,14 @@ from msgspec import structs
 
 from engine.api import DraftSettings, Launch
 from engine.available import available_bytes, weights_shortage
-from engine.budget import Budget, CannotServeError, budget, kv_blocks
+from engine.budget import Budget, CannotServeError, budget, kv_blocks, row_bytes
 from engine.draft.features import Reads
 from engine.draft.medusa import MedusaPart
 from engine.draft.occurrences import Occurrences
 from engine.draft.registry import Parts
 from engine.model.loader import LoadedModel
 from engine.start import start
+from policies.load import most_rows
 from policies.settings import PolicyKind, PolicySettings
 
 CPU = torch.device("cpu")
@@ -110,6 +111,16 @@ def test_verify_slots_grow_with_texts_and_drafts(tiny: LoadedModel) -> None:
         budget(more, bare, Parts()).verify
         == 4 * budget(structs.replace(launch, max_batch_tokens=0), bare, Parts()).verify
     )
+
+
+def test_a_row_more_takes_what_is_said_of_it(tiny: LoadedModel) -> None:
+    """Test that plans for longer drafts differ by the rows that these add, times what is told of one."""
+    short, long = (PolicySettings(k_max=k, tree_nodes=0) for k in (3, 8))
+    needs = [budget(Launch(model_path="", policy=rules), tiny, Parts()).verify for rules in (short, long)]
+    more = most_rows(long, Launch(model_path="").max_running) - most_rows(
+        short, Launch(model_path="").max_running
+    )
+    assert needs[1] - needs[0] == more * row_bytes(tiny)
 
 
 def test_trees_have_room_as_long_as_the_load_leaves_them_any(tiny: LoadedModel) -> None:
