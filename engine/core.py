@@ -36,10 +36,11 @@ from engine.model.loader import LoadedModel
 from engine.model.runner import Runner
 from engine.prompt_logprobs import judge_prompts
 from engine.reports import of_no_step
-from engine.rounds import count_round, granted, observation, output, seen_of, told, view
+from engine.rounds import count_round, granted, observation, output, seen_of, view
 from engine.scheduler import Schedule, Scheduler
 from engine.sequence import Sequence
 from engine.stopwatch import Stopwatch, now
+from engine.telling import Turns, told
 from engine.verify.claim import Claim, Verdict
 from engine.verify.step import verify
 from policies.base import Decision, Drafting, LoadView, Policy, StepSeen
@@ -47,7 +48,6 @@ from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
 
-_TELLS: Final = 64  # of so many rounds one tells what was behind it, which takes as long as to decide
 _TELLS_ERRORS: Final = 32  # steps between words on how well they are foreseen
 
 
@@ -107,7 +107,7 @@ class Engine:
         )
         self._outbox: list[Output] = []
         self.steps = 0
-        self._told = 0  # rounds of which it was told what was behind them
+        self._turns = Turns()
 
     @property
     def can_capture(self) -> bool:
@@ -346,9 +346,8 @@ class Engine:
 
     def _tell(self, rounds: list[Round]) -> None:
         """What was behind one of the decisions, if its turn has come; each text has its own."""
-        if rounds and self.steps * len(rounds) % _TELLS < len(rounds):
-            self._told += 1
-            place = self._told % len(rounds)
+        place = self._turns.next(len(rounds))
+        if place is not None:
             rounds[place] = told(rounds[place], self._policy.account(place))
 
     def _observe(

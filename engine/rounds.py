@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from msgspec import structs
-
 from engine.api import FinishReason, Output, Request, RequestReport, Round
 from engine.batch import RaggedBatch
 from engine.commit import Ending
@@ -12,7 +10,7 @@ from engine.draft.match import LONGEST_DRAFT
 from engine.scheduler import Schedule
 from engine.sequence import Sequence
 from engine.tally import Tally
-from policies.base import Account, Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
+from policies.base import Decision, Drafting, Observation, Option, Reason, RequestView, StepSeen
 
 
 def view(sequence: Sequence, options: Callable[[Sequence], tuple[Option, ...]] | None) -> RequestView:
@@ -77,13 +75,6 @@ def count_round(sequence: Sequence, decision: Decision, draft: Draft, ending: En
         text=decision.text,
         chances=ending.chances,
     )
-
-
-def told(r: Round, account: Account) -> Round:
-    """The round, with what was behind its decision; with the text that it has where it turned out otherwise."""
-    if not account.goodput or r.reason == Reason.NO_ROOM:
-        return r
-    return structs.replace(r, text=account.text, goodput=account.goodput, alternatives=account.alternatives)
 
 
 def observation(r: Round, decision: Decision, ending: Ending) -> Observation:

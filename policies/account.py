@@ -1,6 +1,7 @@
 """What was behind a decision, in words and numbers. It is worked out only for those that somebody is told of."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -9,7 +10,8 @@ from policies.columns import Columns
 from policies.goodput import Allocation
 from policies.lengths import Floats, Ints, Prices, rows_of_levels
 
-_TOLD = 2  # alternatives
+TOLD: Final = 2
+"""Alternatives."""
 
 
 class Step(NamedTuple):
@@ -25,16 +27,16 @@ class Step(NamedTuple):
     nodes: int  # of a tree, at most
 
 
-def account(step: Step, i: int) -> Account:
+def account(step: Step, i: int, why: str | None = None) -> Account:
     """Of the request at this place: how fast the step is expected to be, and would be if it alone were given another
-    draft.
+    draft. why: what settled its draft, where that was not the numbers.
     """
     worth = _worth(step, i)  # [K + 1, O]
     place, k = int(step.place[i]), int(step.k[i])
     chosen = float(worth[k, place if k else 0])
     worth[k, place if k else slice(None)] = -np.inf
     others = []
-    for _ in range(_TOLD):
+    for _ in range(TOLD):
         levels, option = divmod(int(worth.argmax()), worth.shape[1])
         if not np.isfinite(worth[levels, option]):
             break
@@ -42,7 +44,15 @@ def account(step: Step, i: int) -> Account:
             (step.options[i][option].proposer if levels else "none", levels, float(worth[levels, option]))
         )
         worth[levels, option if levels else slice(None)] = -np.inf
-    return Account(_text(step, i, chosen, others), chosen, tuple(others))
+    expected = [why] if why else [_expected(step, i, place) for place in range(len(step.options[i]))]
+    return Account(", ".join([*expected, brings(k, chosen, others)]), chosen, tuple(others))
+
+
+def brings(k: int, chosen: float, others: Iterable[tuple[str, int, float]]) -> str:
+    """In words: what was chosen and what else there was, in tokens a second."""
+    told = [f"k = {k} brings {chosen:.4g} tokens a second"]
+    told += [f"{name} k = {k} {worth:.4g}" if k else f"k = 0 {worth:.4g}" for name, k, worth in others]
+    return ", ".join(told)
 
 
 def _worth(step: Step, i: int) -> Floats:
@@ -88,13 +98,6 @@ def _of_others(step: Step, i: int) -> tuple[_Beside, Ints]:
     reached = np.arange(len(step.gains))[:, None] < k
     tokens = len(k) + (step.gains[:, *mine] * reached).sum()
     return _Beside(float(tokens), float(seconds), int(rows.sum())), deepest
-
-
-def _text(step: Step, i: int, chosen: float, others: list[tuple[str, int, float]]) -> str:
-    expected = [_expected(step, i, place) for place in range(len(step.options[i]))]
-    told = f"k = {step.k[i]} brings {chosen:.4g} tokens a second"
-    alternatives = [f"{name} k = {k} {worth:.4g}" if k else f"k = 0 {worth:.4g}" for name, k, worth in others]
-    return ", ".join([*expected, told, *alternatives])
 
 
 def _expected(step: Step, i: int, place: int) -> str:

@@ -167,10 +167,10 @@ class Adaptive:
             idle = np.flatnonzero(choice.k == 0)
             self._kept.stand(_asked(requests, allowed.rows), seconds, batch, idle, decisions)
 
-    def account(self, place: int) -> Account:
-        """What was behind a decision of the last `decide`."""
+    def account(self, place: int, why: str | None) -> Account:
+        """What was behind a decision of the last `decide`. why: see `policies.account`."""
         assert self._told is not None
-        return account(self._told, place)
+        return account(self._told, place, why)
 
     def observe(self, step: StepSeen) -> None:
         """Learn from what a step took that was decided lately."""

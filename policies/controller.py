@@ -43,7 +43,8 @@ from policies.tenants import Cap, caps
 from policies.textbook import at, chooser
 
 _BY_NUMBERS: Final = frozenset({Reason.ACCEPTANCE, Reason.CLASS_PRIOR, Reason.LOW_ACCEPTANCE})
-_SETTLED: Final = frozenset({Reason.NO_OFFER, Reason.LOAD_OFF})  # without a look at numbers
+_UNTOLD: Final = (Reason.NO_OFFER, Reason.LOAD_OFF, Reason.DISABLED, Reason.REQUEST_OFF, Reason.FORCED)
+"""Reasons that no numbers were looked at for."""
 
 _LOT: Final = 3
 """Steps whose rounds are learned from together: an estimate moves little in so few, and learning has its price."""
@@ -105,6 +106,7 @@ class Controller(Policy):
         self._adaptive = Adaptive(self._estimates, agreed, settings)
         self._state = LoadState.FULL
         self._decisions: list[Decision] = []  # of the last step
+        self._requests: Sequence[RequestView] = ()  # of the same, where each was decided by itself
         self._places: Sequence[int] = ()  # of those of its requests that were decided together
         self._shown: list[Observation] = []  # of the steps that are to be learned from
         self._lot = 0  # how many these are
@@ -172,7 +174,7 @@ class Controller(Policy):
         self._probes.place(requests, decisions, limit)
         for place, cap in own.items():
             decisions[place] = _within(decisions[place], cap)
-        self._decisions, self._places = decisions, ()
+        self._decisions, self._requests = decisions, requests
         return decisions
 
     def observe(self, observations: Sequence[Observation], step: StepSeen) -> None:
@@ -188,12 +190,15 @@ class Controller(Policy):
             self._learn()
 
     def account(self, place: int) -> Account:
-        """See Policy. Numbers are there where the whole batch was reckoned with."""
+        """See Policy. Numbers are there where they were looked at."""
         decision = self._decisions[place]
-        if place not in self._places or decision.reason in _SETTLED:
+        told = decision.reason not in _UNTOLD
+        if told and not self._together:
+            return self._picker.account(self._requests[place], decision)
+        if not told or place not in self._places:
             return Account(decision.text)
-        found = self._adaptive.account(self._places.index(place))
-        return found if decision.reason in _BY_NUMBERS else found._replace(text=decision.text)
+        why = None if decision.reason in _BY_NUMBERS else decision.text
+        return self._adaptive.account(self._places.index(place), why)
 
     def forget(self, request: str) -> None:
         """The request has ended: drop its state. What its class learned from it stays."""

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from policies.acceptance import AcceptanceEstimates, Rates
-from policies.base import Option, RequestView
+from policies.account import TOLD, brings
+from policies.base import Account, Decision, Option, RequestView
 from policies.cost import StepCosts
 from policies.plan import Gain, gain
 from policies.settings import PolicySettings
@@ -81,6 +82,21 @@ class Picker:
     def best_k(self, request: RequestView, option: Option) -> int:
         """The best k of one option; 0 where it costs more than it brings."""
         return self._of(request, option)[1].best[min(self._k_max, option.k)]
+
+    def account(self, request: RequestView, decision: Decision) -> Account:
+        """What is expected of a decision where all do as it does, in tokens a second, and of the two best others."""
+        option, most = decision.option, min(self._k_max, request.remaining_tokens - 1)
+        gains = {("none", 0): 1.0}
+        for _, k, _, other, worth, _ in reversed(self.best(request, most)):
+            if k:
+                gains[other.proposer, k] = worth
+        own = 1.0 if option is None else self._of(request, option)[1].of[decision.k]
+        gains.pop(("none", 0) if option is None else (option.proposer, decision.k), None)
+        plain = self._requests / self._costs.target(self._requests, self._requests, 0)
+        best = sorted(gains.items(), key=lambda each: -each[1])[:TOLD]
+        others = tuple((name, k, gain * plain) for (name, k), gain in best)
+        text = f"{decision.text}, {brings(decision.k, own * plain, others)}"
+        return Account(text, own * plain, others)
 
     def allowed(self, request: RequestView) -> Sequence[Option]:
         """What is offered and may be chosen in this step."""

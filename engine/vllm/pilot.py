@@ -74,6 +74,7 @@ class Pilot:
         self, steering: Steering, link: Link, *, kv_blocks: int, clock: Callable[[], float] = now
     ) -> None:
         self.steering = steering
+        steering.tells = link.is_wanted
         self.spent = 0.0
         """Seconds in here, since the start."""
         self.steps = 0

@@ -17,9 +17,19 @@ from typing import ClassVar, Final, NamedTuple
 
 from engine.api import Round
 from engine.classes import MOST, ClassNames
+from engine.telling import Turns, told
 from engine.vllm.options import FIXED
 from engine.vllm.running import Running, Text
-from policies.base import Decision, Drafting, LoadView, Observation, Option, RequestView, StepSeen
+from policies.base import (
+    Account,
+    Decision,
+    Drafting,
+    LoadView,
+    Observation,
+    Option,
+    RequestView,
+    StepSeen,
+)
 from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.settings import PolicySettings
@@ -27,8 +37,7 @@ from policies.settings import PolicySettings
 _LOOKUPS: Final = frozenset({"ngram", "suffix"})
 
 _RUNS: Final = (1, 4, 12)
-"""Bounds of grades: of tokens that lookups have said rightly since they were wrong last. Text that is being copied goes
-on being copied."""
+"""Bounds of grades: of a text's `run`. What is being copied goes on being copied."""
 
 _STARTS: Final = StepCosts(steps=((1, 1.0), (2, 1.03)))
 _LOOKUP: Final = DraftCost(
@@ -74,6 +83,7 @@ class Plan(NamedTuple):
     offered: Sequence[int]  # the draft, also what was cut off; negative tokens are not known yet
     drafted: int  # of these, verified
     option: Option | None  # that was offered
+    behind: Account | None  # the decision, if its turn to be told of has come
 
     def verifying(self, drafted: int) -> "Plan":
         """The plan, as far as vLLM has scheduled it."""
@@ -90,9 +100,9 @@ class Shown(NamedTuple):
 
     def round(self) -> Round:
         """As it is reported."""
-        text, decision, _, drafted, _ = self.plan
+        text, decision, _, drafted, _, behind = self.plan
         proposer = "none" if decision.option is None else decision.option.proposer
-        return Round(
+        found = Round(
             request=text.name,
             traffic_class=text.traffic_class,
             proposer=proposer,
@@ -103,6 +113,7 @@ class Shown(NamedTuple):
             reason=decision.reason,
             text=decision.text,
         )
+        return found if behind is None else told(found, behind)
 
 
 class Steering(ABC):
@@ -120,7 +131,11 @@ class Steering(ABC):
         self._longest = longest
         self._texts: dict[str, Text] = {}
         self._classes = ClassNames(MOST + 1)  # those that the daemon lets in, and its canary
+        self.tells = True
+        """Whether anybody is told what is behind decisions."""
         self._measured = False
+        self._turns = Turns()
+        self._behind: dict[str, Account] = {}  # of the last decisions, those of which it is told
 
     @staticmethod
     def of(drafter: Drafter, settings: PolicySettings, *, longest: int) -> "Steering":
@@ -230,7 +245,10 @@ class Steering(ABC):
         if not views:
             return []
         self.decisions += 1
-        return self.policy.decide(load, views)
+        decisions = self.policy.decide(load, views)
+        place = self._turns.next(len(views)) if self.tells else None
+        self._behind = {} if place is None else {views[place].request: self.policy.account(place)}
+        return decisions
 
 
 class Seen(Steering):
@@ -251,7 +269,9 @@ class Seen(Steering):
             draft = request.spec_token_ids
             if len(draft) > decision.k:
                 request.spec_token_ids = draft[: decision.k]
-            plans.append(Plan(text, decision, draft, min(len(draft), decision.k), offer))
+            plans.append(
+                Plan(text, decision, draft, min(len(draft), decision.k), offer, self._behind.get(text.key))
+            )
         return plans
 
     def draft(self, decoding: Sequence[Running], load: LoadView) -> int:  # noqa: ARG002
@@ -286,7 +306,8 @@ class Ahead(Steering):
             text = self.text(request)
             draft = request.spec_token_ids[: text.ahead.k]
             request.spec_token_ids = draft
-            plans.append(Plan(text, text.ahead, draft, len(draft), text.ahead.option))
+            behind = self._behind.get(text.key)
+            plans.append(Plan(text, text.ahead, draft, len(draft), text.ahead.option, behind))
         return plans
 
     def draft(self, decoding: Sequence[Running], load: LoadView) -> int:

@@ -13,9 +13,9 @@ from policies.base import LoadView, Option, Reason, RequestView
 from policies.controller import Controller
 from policies.cost import DraftCost, StepCosts
 from policies.exploring import PURSE, SHARE
-from policies.load import most_rows
+from policies.load import UNCAPPED, most_rows
 from policies.market import Market
-from policies.settings import LoadSettings, PolicySettings
+from policies.settings import LoadSettings, PolicySettings, TenantSettings
 from policies.standing import DWELL
 from tests.policies.closed_loop import EAGLE, HOST, TWO, Loop, best_static
 
@@ -269,6 +269,38 @@ def test_an_account_names_what_would_have_been_next_best():
     assert found.alternatives[0][2] >= found.alternatives[1][2]
     assert "tokens a second" in found.text
     assert "eagle at acceptance" in found.text
+
+
+def test_what_settled_a_decision_is_told_with_what_would_have_been_next_best():
+    """Test that the clause of a cap, of a probe and of a rest stands before the numbers, and alternatives are there."""
+    rules = PolicySettings(tenants=(TenantSettings("t", k_max=1),), probe_every=4)
+    loop = Loop(4, lambda i, step: {"ngram": 0.02, "eagle": 0.9 if i else 0.02}, settings=rules)
+    loop.options = lambda i, step, rng: TWO
+    told = {}
+    for _ in range(100):
+        for place, decision in enumerate(loop.step()):
+            told[decision.reason] = decision.text, loop.controller.account(place)
+    for reason in (Reason.TENANT_CAP, Reason.PROBE):
+        clause, found = told[reason]
+        assert found.text.startswith(f"{clause}, k = 1 brings ")
+        assert len(found.alternatives) == 2
+        assert found.goodput > 0
+
+
+@pytest.mark.parametrize("kind", ["ewma", "static"])
+def test_kinds_that_choose_for_each_request_alone_tell_what_would_have_been_next_best(kind):
+    """Test that it is in tokens a second were all to draft alike, the best first, and without what was chosen."""
+    rules = PolicySettings(kind, static_k=2, load=UNCAPPED)
+    loop = Loop(2, lambda i, step: {"ngram": 0.2, "eagle": 0.8}, settings=rules)
+    loop.options = lambda i, step, rng: TWO
+    loop.speed(120)
+    found, (k, option) = loop.controller.account(0), loop.chosen[-1][0]
+    plain = 2 / HOST.step(2)
+    assert len(found.alternatives) == 2
+    assert found.alternatives[0][2] >= found.alternatives[1][2]
+    assert (option.proposer, k) not in {(name, levels) for name, levels, _ in found.alternatives}
+    assert 1.2 * plain < found.goodput < 3 * plain
+    assert f", k = {k} brings {found.goodput:.4g} tokens a second, " in found.text
 
 
 def test_a_bound_on_latency_is_kept_by_what_is_planned():

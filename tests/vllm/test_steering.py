@@ -59,6 +59,24 @@ def test_rounds_are_reported_as_they_were_verified():
         assert report.kv.used == 25
 
 
+@pytest.mark.parametrize(
+    ("method", "kind"), [("ngram", "goodput"), ("eagle", "goodput"), ("ngram", "static")]
+)
+def test_each_text_tells_what_was_behind_its_decisions_now_and_then(method, kind):
+    """Test that one in about 64 rounds of each has what was expected and what else there was."""
+    scheduler = FakeScheduler(
+        [FakeRequest("a", 0.9), FakeRequest("b", 0.5)],
+        method=method,
+        settings=PolicySettings(kind),
+        costs=_FLAT,
+    )
+    rounds = [one for report in _steps(scheduler, 600) for one in report.rounds]
+    told = [one for one in rounds if one.alternatives]
+    assert {one.request for one in told} == {"a", "b"}
+    assert len(rounds) / 150 < len(told) <= len(rounds) / 60
+    assert all(f"k = {one.k} brings {one.goodput:.4g} tokens a second" in one.text for one in told)
+
+
 def test_an_end_is_told_with_what_became_of_the_drafts():
     scheduler = FakeScheduler([FakeRequest("a", 0.9, max_tokens=40), FakeRequest("b", 0.9)], costs=_FLAT)
     reports = _steps(scheduler, 40)
