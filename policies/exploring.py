@@ -9,7 +9,8 @@ purse   probes and looks have one each, and half of the share; all of it while t
         the start, so that what is new is tried soon. What a purse cannot pay for waits until it can
 
 So every request at k = 0 is probed, in turn: within `probe_every` of its rounds if the purse allows, else as soon as
-its half of the share pays for those before it, however dear they are and however many looks there are.
+its half of the share pays for those before it, however dear they are and however many looks there are. It takes rows
+that the drafts of others leave.
 """
 
 from collections.abc import Sequence
@@ -145,16 +146,17 @@ class Exploring:
         waited = self._standing.idle
         waited[batch.rows] += idle
         waiting = idle & (one | (waited[batch.rows] >= self._every)) & (batch.levels > 0).any(axis=0)
-        if not waiting.any():
+        if not waiting.any() or not left.rows:
             return found, left
         due = np.flatnonzero(waiting)
         drafting: set[int] = set()
         self._short = 0.0
         for i in due[np.argsort(-waited[batch.rows[due]], kind="stable")].tolist():
-            place = self._stalest(batch, i, np.flatnonzero(batch.levels[:, i] > 0))
+            fits = np.flatnonzero((batch.levels[:, i] > 0) & (batch.columns.width[:, i] <= left.rows))
+            if not len(fits):
+                continue
+            place = self._stalest(batch, i, fits)
             k = _fitting(batch, i, place, min(self._k, int(batch.levels[place, i])), left.rows)
-            if not k:
-                break
             cost = _cost(batch, i, place, k, drafting)
             if cost > left.cost:
                 waited[batch.rows[i]] = 0  # its turn is over, since another's may be short enough
