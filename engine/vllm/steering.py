@@ -128,11 +128,11 @@ class Steering(ABC):
         self.policy = Controller(settings, drafter.costs)
         self.decisions = 0
         """Steps that were decided."""
+        self.tells = True
+        """Whether anybody is told what is behind decisions."""
         self._longest = longest
         self._texts: dict[str, Text] = {}
         self._classes = ClassNames(MOST + 1)  # those that the daemon lets in, and its canary
-        self.tells = True
-        """Whether anybody is told what is behind decisions."""
         self._measured = False
         self._turns = Turns()
         self._behind: dict[str, Account] = {}  # of the last decisions, those of which it is told
