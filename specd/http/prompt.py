@@ -1,7 +1,6 @@
 """Prompts to tokens, off the event loop. Reads a model directory's tokenizer and chat template; no torch."""
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from specd.errors import ModelError
 from specd.http.chat_template import Chat, ChatTemplate
 from specd.http.errors import ApiError
 from specd.http.room import Room, Shortest
+from specd.models.cache import hashes
 from specd.models.directory import chat_template
 
 _NO_TEMPLATE: Final = (
@@ -31,7 +31,7 @@ class PromptEncoder:
     template: ChatTemplate | None
     token_bytes: TokenBytes
     shortest: Shortest
-    digest: bytes = b""
+    digest: str = ""
     """Of the tokenizer's file."""
 
     @classmethod
@@ -94,12 +94,13 @@ class PromptEncoder:
         return self._encode(self.chat_template.text(chat), special=False, room=room)
 
 
-def _digest(file: Path) -> bytes:
+def _digest(file: Path) -> str:
     try:
-        return hashlib.sha256(file.read_bytes()).digest()
+        (digest,) = hashes().sha256([file])
     except OSError as error:
         why = f"{file} cannot be read ({error.strerror})"
         raise ModelError(f"{why}: specd needs the tokenizer in this format, save the model with it") from None
+    return digest
 
 
 def _tokenizer(file: Path) -> Tokenizer:

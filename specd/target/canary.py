@@ -23,12 +23,10 @@ from specd.config.canary import CanarySection, read_prompts
 from specd.config.schema import Config
 from specd.errors import UpdateError
 from specd.flights import UnservedError
-from specd.models.cache import hashes
 from specd.observers import CANARY
 from specd.target.kept import Kept, Served, keep, read, remember
 from specd.target.line import Identity, Line
 from specd.target.replay import ALONE, AT_LEISURE, BESIDE, Drafts, Manner, replayed, written
-from specd.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -266,7 +264,7 @@ class Canary:
     async def _texts(self, line: Line, manner: Manner) -> list[list[int]]:
         """Of the first line that was ever asked with these prompts and this tokenizer."""
         settings, prompts = self._settings, self._prompts
-        tokenizer = await in_thread(_tokenizer_hash, line.path)
+        tokenizer = (await line.model()).encoder.digest
         file = self._directory / f"texts-{_digest(prompts, settings.tokens, tokenizer)}.json"
         known: list[list[int]] | None = self._written.get(file.name) or read(file, list[list[int]])
         if known is None or len(known) != len(prompts):
@@ -326,10 +324,6 @@ def shipped_prompts() -> tuple[str, ...]:
     """The set in the package."""
     with resources.as_file(resources.files("specd.target") / "prompts.jsonl") as file:
         return read_prompts(file)
-
-
-def _tokenizer_hash(path: Path) -> str:
-    return hashes().sha256([path / "tokenizer.json"])[0]
 
 
 def _digest(*parts: object) -> str:

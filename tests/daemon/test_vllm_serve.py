@@ -1,7 +1,6 @@
 """`engine.backend = "vllm-serve"`: the daemon beside a vLLM that others run. A test speaks for its scheduler here."""
 
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from specd.config.layers import load
 from specd.errors import ConfigError
 from tests.daemon.conftest import write_served_model
 from tests.daemon.daemon_process import DaemonProcess, wait_until
+from tests.daemon.meeting import beside_vllm
 from tests.messages import a_ready, a_report
 
 HELLO = a_ready(model_path="as vLLM calls it")
@@ -63,25 +63,8 @@ class Beside:
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[Beside]:
     model = write_served_model(tmp_path / "tiny")
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
-        meeting, reports = Path(folder) / "s", tmp_path / "reports.jsonl"
-        config = f"""
-            [server]
-            listen = "127.0.0.1:0"
-            [admin]
-            listen = "127.0.0.1:0"
-            [model.target]
-            path = {json.dumps(str(model))}
-            [engine]
-            backend = "vllm-serve"
-            start_seconds = 0.01
-            [engine.vllm]
-            socket = {json.dumps(str(meeting))}
-            [telemetry]
-            reports_file = {json.dumps(str(reports))}
-        """
-        with DaemonProcess(tmp_path, config) as daemon:
-            yield Beside(daemon, meeting, reports)
+    with beside_vllm(tmp_path, model, "start_seconds = 0.01") as met:
+        yield Beside(*met)
 
 
 def current(daemon: DaemonProcess) -> dict:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from benchmarks.ports import free_port
 from specd.models.resolve import resolve_target
 from tests.daemon.daemon_process import DEADLINE, VLLM, DaemonProcess, wait_until
+from tests.daemon.meeting import beside_vllm
 from tests.vllm.test_inside_vllm import ROOT, as_installed
 
 pytestmark = pytest.mark.skipif(
@@ -102,30 +102,14 @@ def served(tmp_path: Path) -> Iterator[tuple[DaemonProcess, Server]]:
     """The daemon is started first, and waits."""
     model = resolve_target("demo")
     as_installed(tmp_path)
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
-        meeting = Path(folder) / "s"
-        config = f"""
-            [server]
-            listen = "127.0.0.1:0"
-            [admin]
-            listen = "127.0.0.1:0"
-            [model.target]
-            path = {json.dumps(str(model))}
-            [engine]
-            backend = "vllm-serve"
-            [engine.vllm]
-            socket = {json.dumps(str(meeting))}
-            [telemetry]
-            reports_file = {json.dumps(str(tmp_path / "reports.jsonl"))}
-        """
-        with DaemonProcess(tmp_path, config) as daemon:
-            wait_until(meeting.exists, "the socket")
-            server = Server(tmp_path, model, meeting)
-            try:
-                wait_until(lambda: server.serves, "vLLM")
-                yield daemon.ready(), server
-            finally:
-                server.close()
+    with beside_vllm(tmp_path, model) as (daemon, meeting, _):
+        wait_until(meeting.exists, "the socket")
+        server = Server(tmp_path, model, meeting)
+        try:
+            wait_until(lambda: server.serves, "vLLM")
+            yield daemon.ready(), server
+        finally:
+            server.close()
 
 
 def test_a_server_and_its_daemon(served: tuple[DaemonProcess, Server], tmp_path: Path) -> None:
