@@ -23,9 +23,13 @@ class Deadline:
         seconds = min((each for each in (asked, most) if each is not None), default=None)
         if seconds is None:
             return cls(None, Refusal("", ""))
-        which = "specd.timeout" if seconds == asked else "server.request_seconds"
+        # What a client asked for itself is no failure of the server's, nor counted as one.
+        own = seconds == asked
+        which, code = (
+            ("specd.timeout", "request_timeout") if own else ("server.request_seconds", "deadline_exceeded")
+        )
         text = f"the request was not answered whole within {seconds:g} s ({which}), and was ended"
-        return cls(asyncio.get_running_loop().time() + seconds, Refusal(text, "deadline_exceeded"))
+        return cls(asyncio.get_running_loop().time() + seconds, Refusal(text, code))
 
     @asynccontextmanager
     async def before_it(self) -> AsyncIterator[None]:

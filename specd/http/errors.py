@@ -12,9 +12,10 @@ _STATUS: Final[Mapping[str, int]] = {
     "engine_error": 500,
     "deadline_exceeded": 504,
     "slow_reader": 408,
+    "request_timeout": 408,
 }
 _UNAVAILABLE: Final = 503
-_IN_VAIN: Final = frozenset({"deadline_exceeded", "no_engine"})
+_IN_VAIN: Final = frozenset({"deadline_exceeded", "request_timeout", "no_engine"})
 
 
 class ApiError(Exception):

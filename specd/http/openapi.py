@@ -77,13 +77,13 @@ _REFUSALS: Final[Mapping[int, str]] = {
     401: "No valid key",
     403: "A page of another origin, or under another name, has no business here",
     404: "Another model is served here",
-    408: "The client reads too slowly",
+    408: "Not answered whole within the client's own `specd.timeout`, or the client reads too slowly",
     413: "The body is too large",
     429: "The queue is full, or a limit of the tenant's or the key's is reached; Retry-After says when to come back",
     431: "The headers are too large",
     500: "A fault of the server's",
     503: "Not now: the engine is starting again, or the server is shutting down",
-    504: "Not answered whole before the deadline",
+    504: "Not answered whole within the server's `request_seconds`",
 }
 
 

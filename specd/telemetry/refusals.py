@@ -12,6 +12,7 @@ from specd.telemetry.families import counter
 _KNOWN: Final = (
     "queue_full",
     "rate_limit_exceeded",
+    "request_timeout",
     "deadline_exceeded",
     "slow_reader",
     "engine_restarted",
