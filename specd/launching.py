@@ -35,7 +35,7 @@ def launch_of(
     engine = config.engine
     return Launch(
         model_path=str(path),
-        dtype=target.dtype,
+        dtype=target.number_format(engine.device),
         quantization=target.quantization,
         device=engine.device,
         cuda_graphs=engine.cuda_graphs,

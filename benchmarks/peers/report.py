@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.claims import Claim, markdown
+from specd.config.target import TargetSection
 
 _MEASURES = {"edits": "edits, 1 stream", "ttft": "first token of 2,000, s", "stall": "longest stall, gaps"}
 
@@ -84,10 +85,11 @@ def show(result: Result) -> None:
 
 def page(result: Result, command: str, date: str) -> str:
     """In Markdown."""
+    dtype = TargetSection().number_format("cpu")
     lines = [
         "# The daemon against its peers",
         "",
-        f"Made by `{command}` on {date}: demo model, bf16, CPU, closed loop over HTTP,",
+        f"Made by `{command}` on {date}: demo model, {dtype}, CPU, closed loop over HTTP,",
         "greedy. All servers run in one session and take turns, each figure is a median; rounds and machine are in",
         "`peers.json`.",
         "",

@@ -19,6 +19,7 @@ import httpx2
 
 from benchmarks.peers import environments
 from benchmarks.ports import free_port
+from specd.config.target import TargetSection
 
 _START_SECONDS: Final = 600.0
 _VLLM: Final[Mapping[str, str]] = {
@@ -67,7 +68,7 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += [
         "--dtype",
-        "bfloat16",
+        TargetSection().number_format("cpu"),
         "--served-model-name",
         "demo",
         "--host",

@@ -7,7 +7,6 @@ beside torch's would spin against it and make both many times slower.
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.structures import Decoder, EagleDrafts, EagleHead, EagleStep, Spans, SqueezedLinear, Step
+from engine.processor import features
 
 _SOURCE: Final = Path(__file__).with_name("cpu.cpp")
 _HEADERS: Final = (
@@ -94,18 +94,8 @@ def _fingerprint(compiler: str) -> str:
     digest = hashlib.sha256()
     for file in (_SOURCE, *map(_SOURCE.with_name, _HEADERS)):
         digest.update(file.read_bytes())
-    digest.update(
-        " ".join([*_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), _processor()]).encode()
-    )
+    digest.update(" ".join([*_FLAGS, compiler, str(Path(compiler).stat().st_mtime_ns), features()]).encode())
     return digest.hexdigest()[:16]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
 class NativeOps:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
+from engine.processor import multiplies_bfloat16
 from specd.alerts.receivers.kinds import usable
 from specd.cli.configured import load_config
 from specd.cli.parser import CACHE, Arguments, Parser, add_config_arguments, describe
@@ -83,8 +84,9 @@ def _refusals(config: Config) -> Iterator[str]:
     yield from exposed(config)
     yield from _said_by(Keys, config.server.api_keys_file, "server.api_keys_file")
     yield from _said_by(Keys, config.admin.token_file, "admin.token_file")
-    target = config.model.target
-    reason = quantization_reason(target.quantization, config.engine.device, target.dtype)
+    target, device = config.model.target, config.engine.device
+    dtype = target.number_format(device)
+    reason = quantization_reason(target.quantization, device, dtype)
     if reason is not None:
         yield f"model.target.quantization: {reason}"
     for receiver in config.alerts.receivers:
@@ -96,6 +98,15 @@ def _doubts(config: Config) -> Iterator[str]:
     """What would be served, but hardly as it is meant."""
     keys = Keys(config.server.api_keys_file, "server.api_keys_file")
     yield from limits_of_nobody(config.server.limits, keys.names)
+    if (
+        config.model.target.dtype == "bfloat16"
+        and config.engine.device == "cpu"
+        and not multiplies_bfloat16()
+    ):
+        yield (
+            "model.target.dtype: this processor has no instructions for bfloat16, which is many times slower here than "
+            'float32: "auto" takes that'
+        )
 
 
 def _said_by(use: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Iterator[str]:

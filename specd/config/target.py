@@ -2,7 +2,10 @@
 
 from typing import Literal
 
+from engine.processor import multiplies_bfloat16
 from specd.config.section import Section, drain, hot, restart
+
+NumberFormat = Literal["bfloat16", "float32", "float16"]
 
 
 class UpdateSection(Section):
@@ -37,13 +40,25 @@ class TargetSection(Section):
 
     path: str = drain("demo", '"demo", a local Hugging Face directory, a GGUF file, or a hub name')
     name: str = restart("", "name in /v1/models; empty takes the last part of the path")
-    dtype: Literal["bfloat16", "float32", "float16"] = drain("bfloat16", "number format of the weights")
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = drain(
+        "auto",
+        "number format of the weights; auto is bfloat16, and float32 on a CPU that has no instructions for bfloat16, "
+        "where that is many times faster and takes twice the memory",
+    )
     quantization: Literal["none", "int8", "fp8"] = drain(
         "none",
         "of the linears' weights, at the start; the quantised model is then the target. fp8 needs cuda",
     )
     revision: str = drain("", "revision in reports and metrics; empty takes a fingerprint of the weights")
     update: UpdateSection = UpdateSection()
+
+    def number_format(self, device: str) -> NumberFormat:
+        """What auto comes to on this kind of device. Quantised linears are made for bfloat16."""
+        if self.dtype != "auto":
+            return self.dtype
+        if device == "cpu" and self.quantization == "none" and not multiplies_bfloat16():
+            return "float32"
+        return "bfloat16"
 
     def same(self, other: "TargetSection") -> bool:
         """Whether both ask for the same weights under the same name."""

@@ -22,7 +22,7 @@ def subject_of(config: Config, target: Path, drafts: Drafts, hashes: HashCache) 
         threads=engine.threads or host.cores(),
         target=fingerprint(target, hashes),
         drafts=drafts.fingerprints(config.model.draft),
-        dtype=model.dtype,
+        dtype=model.number_format(engine.device),
         quantization=model.quantization,
     )
 
