@@ -8,7 +8,10 @@ from engine.api import Round
 from policies.base import Account, Reason
 
 _TELLS: Final = 64
-"""Of so many rounds one is told of: that takes as long as to decide."""
+"""Of so many rounds one is told of at most: that takes as long as to decide."""
+
+_STEPS: Final = 8
+"""Between two of which it is told, where a step has many rounds."""
 
 
 class Turns:
@@ -20,7 +23,7 @@ class Turns:
     def next(self, rounds: int) -> int | None:
         """The place of one in a step of so many rounds; None where it is nobody's turn."""
         self._steps += 1
-        if not rounds or self._steps * rounds % _TELLS >= rounds:
+        if not rounds or self._steps * rounds % max(_TELLS, _STEPS * rounds) >= rounds:
             return None
         self._told += 1
         return self._told % rounds
