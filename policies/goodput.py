@@ -82,8 +82,10 @@ def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Alloc
     """What brings the largest surplus where a second has this price: each request by itself, but for the passes that
     they share. beside: rows that the drafts of all others have, about. None where there are not so many rows.
     """
-    rows, extra = _rows_and_extra(offers, prices)
     beside = min(beside, len(prices.step) - 1)
+    if _are_chains_of_one(offers, prices):
+        return _chains_at_price(offers, prices, price, beside)
+    rows, extra = _rows_and_extra(offers, prices)
     gained = np.empty((len(rows), *offers.proposer.shape))
     gained[0] = 0.0
     for level, gain in enumerate(offers.gains):
@@ -104,6 +106,40 @@ def at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Alloc
     seconds = prices.step[total] + passes + beside_rows
     limits = np.zeros_like(prices.level, dtype=np.intp)
     return Allocation(place, k, limits, total, float(b + gained[mine].sum()), float(seconds))
+
+
+def _are_chains_of_one(offers: Offers, prices: Prices) -> bool:
+    """Whether there is one proposer, with a chain for each request and nothing to be read before."""
+    one = len(offers.proposer) == len(prices.level) == 1
+    return one and not prices.owed.any() and int(offers.width.max(initial=1)) <= 1
+
+
+def _chains_at_price(offers: Offers, prices: Prices, price: float, beside: int) -> Allocation | None:
+    """The same for chains of one proposer, where a level has one cost for all requests."""
+    gains, held = offers.gains[:, 0], offers.held
+    levels, b = np.arange(len(gains) + 1), len(held)
+    gained = np.zeros((len(levels), b))
+    np.cumsum(gains, axis=0, out=gained[1:])
+    cost = prices.step.take(levels + beside, mode="clip") - prices.step[beside] + levels * prices.node[0]
+    surplus = gained - (price * cost)[:, None]
+    must = bool(held.any())
+    if must:
+        surplus[1:, gains[0] <= 0] = -np.inf
+        surplus[0, held] = -np.inf
+    limit, passes = len(gains), prices.passes(0, levels)
+    if not prices.free[0]:
+        together = np.maximum.accumulate(surplus, axis=0)
+        if must:
+            np.maximum(together, _LEAST, out=together)
+        limit = int((together.sum(axis=1) - price * passes).argmax())
+    k = surplus[: limit + 1].argmax(axis=0)
+    total = int(k.sum())
+    if total >= len(prices.step):
+        return None
+    place, limits = np.zeros(b, dtype=np.intp), np.zeros(1, dtype=np.intp)
+    tokens = b + gained[k, np.arange(b)].sum()
+    seconds = prices.step[total] + passes[limit] + total * prices.node[0]
+    return Allocation(place, k, limits, total, float(tokens), float(seconds))
 
 
 def alone(offers: Offers, prices: Prices, price: float) -> Allocation:

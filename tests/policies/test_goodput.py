@@ -227,6 +227,25 @@ def test_at_its_own_price_a_batch_gets_nearly_what_trying_all_finds():
     assert sorted(shares)[5] > 0.97
 
 
+def test_chains_of_one_proposer_are_allocated_as_any_others():
+    """A second proposer, with whom nobody drafts, leads the same offers through the general way."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        b, levels = int(rng.integers(2, 40)), int(rng.integers(1, 9))
+        rates = rng.uniform(0.0, 0.99, (1, b, levels)) * (rng.random((1, b, 1)) < 0.9)
+        offered = offers(rates, held=rng.random(b) < rng.choice([0.0, 0.2]))
+        own = (*rng.choice([0.0, 0.03], 2), rng.choice([0.0, 0.01]), 0.0)
+        base, most = int(rng.integers(1, 16)), int(rng.choice([20, 100, 400]))
+        price, beside = rng.uniform(0.1, 20.0), int(rng.integers(0, 60))
+        alone_there = at_price(offered, host(base, most, own=own), price, beside)
+        two = at_price(offered, host(base, most, own=own, other=(1.0, 1.0, 0.0, 0.0)), price, beside)
+        if two is None:
+            assert alone_there is None
+            continue
+        assert alone_there.k.tolist() == two.k.tolist()
+        assert alone_there[3:] == pytest.approx(two[3:])
+
+
 def test_who_must_draft_does_at_any_price():
     prices = host(2, ngram=(0, 0.005, 0, 0))
     both = offers([[[0.02], [0.02]]], held=[True, False])

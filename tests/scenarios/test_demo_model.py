@@ -29,7 +29,7 @@ def daemon(stage: Stage) -> Iterator[RealDaemon]:
         resolve_target("demo")
     except ModelError as missing:
         pytest.skip(str(missing))
-    target = {"path": "demo", "name": "", "dtype": "bfloat16"}
+    target = {"path": "demo", "name": "", "dtype": "auto"}
     with stage.daemon({"SPECD_CACHE_DIR": str(cache_dir())}, model={"target": target}) as daemon:
         yield daemon.ready()
 
