@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.api import DraftSettings, Launch, Request, SamplingParams, StepReport
+from engine.processor import quick_format
 from engine.start import start
 from policies.settings import PolicySettings
 
@@ -19,7 +20,7 @@ class Generate:
     """transformers' `generate`, batched by left padding, greedy, end-of-sequence ignored."""
 
     def __init__(self, path: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, quick_format())).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(path)
         self._tokenizer.padding_side = "left"
 
@@ -41,7 +42,11 @@ class Ours:
         """draft: prompt lookup alone unless given. settings: of Launch."""
         self._draft = DraftSettings() if draft is None else draft
         launch = Launch(
-            model_path=str(path), cache_dir=str(cache) if cache else "", draft=self._draft, **settings
+            model_path=str(path),
+            dtype=quick_format(),
+            cache_dir=str(cache) if cache else "",
+            draft=self._draft,
+            **settings,
         )
         self.engine = start(launch, lambda _: None)
         self._serial = 0

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from benchmarks.steady import Ask, Shown, decoding, in_batches, together, undisturbed
 from engine.api import DraftSettings, Launch
 from engine.core import Engine
+from engine.processor import quick_format
 from engine.sequence import Sequence as Text
 from engine.start import start
 from policies.controller import Controller
@@ -112,6 +113,7 @@ def engine(path: Path, draft: DraftSettings) -> Engine:
     """An engine that keeps no prefix: every prompt is read anew."""
     launch = Launch(
         model_path=str(path),
+        dtype=quick_format(),
         cache_dir=str(cache_dir() / "kernels"),
         draft=draft,
         prefix_cache=False,

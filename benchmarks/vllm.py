@@ -26,7 +26,7 @@ from benchmarks.paper import section, write
 from benchmarks.peers import environments
 from benchmarks.peers.environments import NoPeerError
 from benchmarks.vllm_loop import OTHER_MIX, OURS, STATICS, TABLE
-from specd.config.target import TargetSection
+from engine.processor import quick_format
 from specd.models.cache import cache_dir
 from specd.models.resolve import resolve_target
 
@@ -153,7 +153,7 @@ def _arguments() -> argparse.Namespace:
     option("--data", type=Path, required=True, help="folder with bench_prompts.json")
     option("--levels", default=",".join(map(str, _LEVELS)), help="requests at a time (default 1,4,16,32)")
     option("--rounds", type=int, default=5, help="each figure is their median (default 5)")
-    option("--dtype", default=TargetSection().number_format("cpu"), help="on this machine: %(default)s")
+    option("--dtype", default=quick_format(), help="on this machine: %(default)s")
     option("--quick", action="store_true", help="a tenth of the requests, one round: does it run?")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
     option("--out", type=Path, default=_RESULTS, help="folder of the results")

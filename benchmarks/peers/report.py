@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.claims import Claim, markdown
-from specd.config.target import TargetSection
+from engine.processor import quick_format
 
 _MEASURES = {"edits": "edits, 1 stream", "ttft": "first token of 2,000, s", "stall": "longest stall, gaps"}
 
@@ -85,7 +85,7 @@ def show(result: Result) -> None:
 
 def page(result: Result, command: str, date: str) -> str:
     """In Markdown."""
-    dtype = TargetSection().number_format("cpu")
+    dtype = quick_format()
     lines = [
         "# The daemon against its peers",
         "",

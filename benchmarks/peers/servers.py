@@ -19,7 +19,7 @@ import httpx2
 
 from benchmarks.peers import environments
 from benchmarks.ports import free_port
-from specd.config.target import TargetSection
+from engine.processor import quick_format
 
 _START_SECONDS: Final = 600.0
 _VLLM: Final[Mapping[str, str]] = {
@@ -68,7 +68,7 @@ def vllm(name: str, folder: Path, model: Path, *, ngram: bool) -> Contender:
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += [
         "--dtype",
-        TargetSection().number_format("cpu"),
+        quick_format(),
         "--served-model-name",
         "demo",
         "--host",

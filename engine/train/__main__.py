@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from engine.processor import quick_format
 from engine.train import kinds
 from engine.train.errors import TrainError
 from engine.train.job import Job
@@ -38,7 +39,7 @@ def _job(arguments: Sequence[str]) -> Job:
     parser.add_argument("--workers", type=int, default=2)
     for name in ("cache", "fingerprint"):
         parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", default=quick_format())
     return Job(**vars(parser.parse_args(arguments)))
 
 

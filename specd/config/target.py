@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from engine.processor import multiplies_bfloat16
+from engine.processor import quick_format
 from specd.config.section import Section, drain, hot, restart
 
 NumberFormat = Literal["bfloat16", "float32", "float16"]
@@ -56,9 +56,7 @@ class TargetSection(Section):
         """What auto comes to on this kind of device. Quantised linears are made for bfloat16."""
         if self.dtype != "auto":
             return self.dtype
-        if device == "cpu" and self.quantization == "none" and not multiplies_bfloat16():
-            return "float32"
-        return "bfloat16"
+        return quick_format() if device == "cpu" and self.quantization == "none" else "bfloat16"
 
     def same(self, other: "TargetSection") -> bool:
         """Whether both ask for the same weights under the same name."""

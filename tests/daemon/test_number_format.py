@@ -28,7 +28,7 @@ def test_auto_follows_the_machine(
     """Test that it is float32 where a CPU has no instructions for bfloat16 and weights are as they are; what is named
     stays.
     """
-    monkeypatch.setattr("specd.config.target.multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr("engine.processor.multiplies_bfloat16", lambda: multiplies)
     target = TargetSection.model_validate(asked)
     assert target.number_format(device) == found
     config = Config.model_validate({"engine": {"device": device}})
