@@ -20,6 +20,7 @@ Its manners come from a JSON file that is read anew at each start, so a test can
   writes          a text for stderr, at the start
   exit_at         an exit code: end so where a prompt makes it crash
   shares          a file: each share of the machine that it is given is added as a line, "pid share"
+  meek            make no trouble, whatever a prompt contains
   mute            trouble comes before anything was said of the prompt that makes it
 A prompt that contains one of the tokens below makes trouble: FAIL at its first step, the others once a token was said.
 """
@@ -70,8 +71,8 @@ def scored(token: int, likeliest: int) -> TokenLogprob:
 class Sequence:
     """One text's progress: token i of text t is token i + t of the endlessly repeated prompt."""
 
-    def __init__(self, request: Request, index: int, *, poor: bool = False) -> None:
-        self.poor = poor
+    def __init__(self, request: Request, index: int, *, poor: bool = False, meek: bool = False) -> None:
+        self.poor, self.meek = poor, meek
         self.request = request
         self.index = index
         self.tokens = 0
@@ -79,7 +80,7 @@ class Sequence:
 
     def step(self, k: int) -> Output:
         sampling = self.request.sampling
-        if FAIL in self.request.prompt:
+        if FAIL in self.request.prompt and not self.meek:
             error = "the fake engine was told to fail"
             return Output(id=self.request.id, index=self.index, tokens=[], finish="error", error=error)
         first = not self.rounds
@@ -143,6 +144,7 @@ class Sequence:
 class Engine:
     def __init__(self, sock: socket.socket, manners: dict) -> None:
         self.sock, self.manners = sock, manners
+        self.meek = bool(manners.get("meek"))
         self.sequences: dict[tuple[str, int], Sequence] = {}
         self.steps = 0
 
@@ -219,7 +221,9 @@ class Engine:
         match message:
             case Submit(request):
                 for index in range(request.n):
-                    self.sequences[request.id, index] = Sequence(request, index, poor=self.poor)
+                    self.sequences[request.id, index] = Sequence(
+                        request, index, poor=self.poor, meek=self.meek
+                    )
             case Cancel(id):
                 for key in [key for key in self.sequences if key[0] == id]:
                     del self.sequences[key]
@@ -238,6 +242,8 @@ class Engine:
         return file.exists() and file.read_text() in self.model
 
     def trouble(self, prompt: list[int]) -> None:
+        if self.meek:
+            return
         if CRASH in prompt and "exit_at" in self.manners:
             sys.exit(self.manners["exit_at"])
         if CRASH in prompt:

@@ -20,6 +20,7 @@ SEMANTIC = CHECKS.get_by_names(["positive_data_acceptance"])
 def daemon(tmp_path_factory) -> Iterator[DaemonProcess]:
     daemons = Daemons(tmp_path_factory.mktemp("served"))
     (daemons.model / "chat_template.jinja").write_text(TOOL_TEMPLATE)
+    daemons.engine.behave(meek=True)  # a prompt of made-up tokens is not to be a command to it
     yield daemons.start().ready()
     daemons.close()
 
