@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.claims import markdown
+from engine.processor import quick_format
 from specd.bench.report import environment
 
 _TITLES: Final = {
@@ -32,7 +33,7 @@ def write(
     figures: Mapping[str, Any],
     page: Iterable[str],
     *,
-    about: str = "demo model, bf16, CPU",
+    about: str = f"demo model, {quick_format()}, CPU",
 ) -> None:
     """`name`.json and `name`.md in the folder, which is made. page: without its title. about: what was measured."""
     date = datetime.now(UTC).date().isoformat()

@@ -34,6 +34,7 @@ from benchmarks.soak_clients import Clients, Outcome, Tally
 from benchmarks.soak_page import page, plot
 from benchmarks.soak_trouble import Trouble
 from benchmarks.soak_watch import Rest, Watcher, at_rest, calm
+from engine.processor import quick_format
 from specd.models.cache import cache_dir
 from specd.models.resolve import demo_directory
 
@@ -268,7 +269,7 @@ def main() -> int:
     print("\n" + "\n".join([*lines, *found["unanswered"], *found["broken"]]))  # noqa: T201  the answer of a command
     plot(found["samples"], found["moments"], found["settled_seconds"], args.out / "soak.png")
     kept = {**found, "samples": found["samples"][::10]}
-    about = "an engine that computes nothing" if args.null else "demo model, bf16, CPU"
+    about = "an engine that computes nothing" if args.null else f"demo model, {quick_format()}, CPU"
     write(args.out, "soak", f"make soak ARGS='--minutes {args.minutes:g}'", kept, lines, about=about)
     return 1 if failed else 0
 
