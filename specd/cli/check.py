@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
-from engine.processor import multiplies_bfloat16
 from specd.alerts.receivers.kinds import usable
 from specd.cli.configured import load_config
 from specd.cli.parser import CACHE, Arguments, Parser, add_config_arguments, describe
@@ -85,8 +84,7 @@ def _refusals(config: Config) -> Iterator[str]:
     yield from _said_by(Keys, config.server.api_keys_file, "server.api_keys_file")
     yield from _said_by(Keys, config.admin.token_file, "admin.token_file")
     target, device = config.model.target, config.engine.device
-    dtype = target.number_format(device)
-    reason = quantization_reason(target.quantization, device, dtype)
+    reason = quantization_reason(target.quantization, device, target.number_format(device))
     if reason is not None:
         yield f"model.target.quantization: {reason}"
     for receiver in config.alerts.receivers:
@@ -98,11 +96,8 @@ def _doubts(config: Config) -> Iterator[str]:
     """What would be served, but hardly as it is meant."""
     keys = Keys(config.server.api_keys_file, "server.api_keys_file")
     yield from limits_of_nobody(config.server.limits, keys.names)
-    if (
-        config.model.target.dtype == "bfloat16"
-        and config.engine.device == "cpu"
-        and not multiplies_bfloat16()
-    ):
+    target = config.model.target
+    if target.dtype == "bfloat16" and target.auto_format(config.engine.device) == "float32":
         yield (
             "model.target.dtype: this processor has no instructions for bfloat16, which is many times slower here than "
             'float32: "auto" takes that'

@@ -53,9 +53,11 @@ class TargetSection(Section):
     update: UpdateSection = UpdateSection()
 
     def number_format(self, device: str) -> NumberFormat:
-        """What auto comes to on this kind of device. Quantised linears are made for bfloat16."""
-        if self.dtype != "auto":
-            return self.dtype
+        """That of the weights on this kind of device."""
+        return self.auto_format(device) if self.dtype == "auto" else self.dtype
+
+    def auto_format(self, device: str) -> NumberFormat:
+        """What auto comes to there. Quantised linears are made for bfloat16."""
         return quick_format() if device == "cpu" and self.quantization == "none" else "bfloat16"
 
     def same(self, other: "TargetSection") -> bool:

@@ -173,12 +173,17 @@ def test_check_warns_of_a_limit_for_a_key_that_nobody_has(
 def test_check_warns_of_a_slow_number_format(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Test that who asks for bfloat16 is told where the processor has no instructions for it, and nobody else is."""
+    """Test that who asks for bfloat16 is told where the processor has no instructions for it, and nobody else is; nor
+    where auto would be bfloat16 as well.
+    """
     for asked, multiplies in (("auto", False), ("bfloat16", True), ("bfloat16", False)):
-        monkeypatch.setattr("specd.cli.check.multiplies_bfloat16", lambda found=multiplies: found)
+        monkeypatch.setattr("engine.processor.multiplies_bfloat16", lambda found=multiplies: found)
         assert main(["check", "-c", str(config), "--set", f"model.target.dtype={asked}"]) == 0
         is_slow = asked == "bfloat16" and not multiplies
         assert ("model.target.dtype: this processor" in capsys.readouterr().out) is is_slow
+    int8 = ["--set", "model.target.dtype=bfloat16", "--set", "model.target.quantization=int8"]
+    assert main(["check", "-c", str(config), *int8]) == 0
+    assert "model.target.dtype: this processor" not in capsys.readouterr().out
 
 
 def test_check_of_a_bad_key_prints_the_fault_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
