@@ -6,7 +6,6 @@ that comes with rows is in its time; a proposer's levels are told apart by draft
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from engine.api import Request, SamplingParams, StepReport
@@ -24,8 +23,9 @@ GoOn = Callable[[], bool]
 """Whether to; whoever is asked may say meanwhile that the engine is alive."""
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32)
-_TIMES: Final = 5  # each step, the median of which counts; one more goes before them, for the caches
-_SLOW: Final = 0.1  # seconds of a step, from which on one time is enough
+_TIMES: Final = 5  # each step, the least of which counts; one more goes before them, for the caches
+_PATIENCE: Final = 3.0  # seconds: of slow steps no more are timed than fit, but two of each
+_FEWEST: Final = 2
 _PROMPT: Final = 32
 _ROOM: Final = 512  # tokens of the text: it must not end before all is timed
 _SHORT, _LONG, _BROAD = (1, 1), (3, 3), (3, 12)  # (levels, tokens) of the drafts that are compared
@@ -80,14 +80,13 @@ class _Bench:
 
     def steps(self, rows: Sequence[int]) -> list[tuple[int, float]]:
         """(rows, seconds of a step of so many) of each. They take turns: what makes the machine slower for a second
-        meets one step of each, and not all of one.
+        meets one step of each, and not all of one. Whatever else runs makes a step longer, never shorter.
         """
         took: list[list[float]] = []
         while len(took) <= self.times:
             took.append([sum(_phases(self._guessed(each - 1))) for each in rows])
-            self.times = 1 if took[-1][0] > _SLOW else self.times
-        medians = map(median, zip(*took[1:], strict=True))
-        return list(zip(rows, medians, strict=True))
+            self.times = min(self.times, max(int(_PATIENCE / sum(took[-1])), _FEWEST))
+        return list(zip(rows, map(min, zip(*took[1:], strict=True)), strict=True))
 
     def _guessed(self, tokens: int) -> StepReport:
         with self._engine.lent(Fixed(_Guesses.name, tokens)):
@@ -105,7 +104,7 @@ class _Bench:
             reports = [self._step() for _ in range(self.times + 1)]
         if any(report.rounds[0].k < levels for report in reports):
             return None
-        return median(seconds(report) for report in reports[1:])
+        return min(seconds(report) for report in reports[1:])
 
     def _step(self) -> StepReport:
         if not self._go_on():
@@ -175,7 +174,7 @@ def measure(
 def _key(engine: "Engine", bench: _Bench, plain: float, go_on: GoOn) -> float:
     """Seconds for each token more that is attended to. 0 where a long text has no room, or takes too long to read."""
     longer = min(_LONG_PROMPT, engine.max_context - _LONG_ROOM) - _PROMPT
-    if longer < _LONGER or bench.times == 1:
+    if longer < _LONGER or bench.times == _FEWEST:
         return 0.0
     bench.end()
     long = _Bench(engine, _PROMPT + longer, _LONG_ROOM, go_on)

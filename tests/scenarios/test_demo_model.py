@@ -20,6 +20,8 @@ LETTER = (
     "the keeper before him, and under it a line about the weather. Every evening he added a line of his own: the wind, "
     "the ships, and the hour at which the fog came in from the north."
 )
+ROWS_ARE_CHEAP = {"row_cost": 0.05}
+"""What is measured beside other tests may say that drafts do not pay, and then rightly nothing is drafted."""
 STORY = "Write a short story about a dog."
 
 
@@ -30,7 +32,8 @@ def daemon(stage: Stage) -> Iterator[RealDaemon]:
     except ModelError as missing:
         pytest.skip(str(missing))
     target = {"path": "demo", "name": "", "dtype": "auto"}
-    with stage.daemon({"SPECD_CACHE_DIR": str(cache_dir())}, model={"target": target}) as daemon:
+    env = {"SPECD_CACHE_DIR": str(cache_dir())}
+    with stage.daemon(env, model={"target": target}, policy=ROWS_ARE_CHEAP) as daemon:
         yield daemon.ready()
 
 
