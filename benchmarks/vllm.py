@@ -37,6 +37,7 @@ _OF_BEST: Final = 0.97
 _OF_TABLE: Final = 1.0
 _OVERHEAD: Final = 0.01
 _OVERHEAD_AT: Final = 32
+_TURN: Final = 8  # requests: each prompt once
 _log = Console(stderr=True)
 
 
@@ -153,13 +154,15 @@ def _arguments() -> argparse.Namespace:
     option("--data", type=Path, required=True, help="folder with bench_prompts.json")
     option("--levels", default=",".join(map(str, _LEVELS)), help="requests at a time (default 1,4,16,32)")
     option("--rounds", type=int, default=5, help="each figure is their median (default 5)")
+    option("--tokens", type=int, default=124, help="of an answer, on average (default %(default)s)")
+    option("--seconds", type=float, default=8, help="of a slice, at least (default %(default)g)")
     option("--dtype", default=quick_format(), help="on this machine: %(default)s")
-    option("--quick", action="store_true", help="a tenth of the requests, one round: does it run?")
+    option("--quick", action="store_true", help="one round of one request each: does it run?")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
     option("--out", type=Path, default=_RESULTS, help="folder of the results")
     args = parser.parse_args()
     if args.quick:
-        args.rounds = 1
+        args.rounds, args.seconds = 1, 0.0
     return args
 
 
@@ -169,19 +172,20 @@ def _measured(
     """What `benchmarks.vllm_loop` finds; None where it ends by a fault, of which it has told."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
-        command = [str(python), "-m", "benchmarks.vllm_loop", "--model", str(resolve_target("demo"))]
-        command += [
-            "--prompts",
-            str(prompts.resolve()),
-            "--dtype",
-            args.dtype,
-            "--levels",
-            args.levels,
-            "--rounds",
-            str(args.rounds),
-        ]
-        command += ["--scale", "0.1" if args.quick else "1", "--journal", str(journal.resolve())]
-        command += ["--out", str(out), *(["--resume"] if args.resume else [])]
+        asked = {
+            "model": resolve_target("demo"),
+            "prompts": prompts.resolve(),
+            "dtype": args.dtype,
+            "levels": args.levels,
+            "rounds": args.rounds,
+            "tokens": args.tokens,
+            "seconds": args.seconds,
+            "turn": 1 if args.quick else _TURN,
+            "journal": journal.resolve(),
+            "out": out,
+        }
+        command = [str(python), "-m", "benchmarks.vllm_loop", *(["--resume"] if args.resume else [])]
+        command += [str(part) for name, value in asked.items() for part in (f"--{name}", value)]
         environment = os.environ | {"PYTHONPATH": str(_ROOT)}
         done = subprocess.run(command, env=environment, cwd=folder, check=False)  # noqa: S603  our own command line
         if done.returncode != 0:
@@ -192,7 +196,10 @@ def _measured(
 
 def _command(args: argparse.Namespace) -> str:
     quick = " --quick" if args.quick else ""
-    return f'make bench-vllm DATA=… ARGS="--dtype {args.dtype} --levels {args.levels} --rounds {args.rounds}{quick}"'
+    options = [
+        f"--{name} {getattr(args, name)}" for name in ("dtype", "levels", "rounds", "tokens", "seconds")
+    ]
+    return f'make bench-vllm DATA=… ARGS="{" ".join(options)}{quick}"'
 
 
 if __name__ == "__main__":

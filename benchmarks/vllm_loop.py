@@ -1,7 +1,8 @@
 """Runs in vLLM's own environment, started by `benchmarks.vllm`: one in-process engine under a closed loop.
 
 Requests come without end, so many at a time; the scheduler is handed from one rival to the next while they run, so no
-figure has a beginning or a drain in it. A *slice* is what a rival does until so many requests have ended.
+figure has a beginning or a drain in it. A *slice* is what a rival does until whole turns of the prompts have ended, and
+some seconds have passed.
 
 static k   vLLM's scheduler with k for all batch sizes: what num_speculative_tokens = k does
 table      vLLM's scheduler with the k that was best for this load on another mix
@@ -39,8 +40,8 @@ _LOOKUP: Final = {
     "prompt_lookup_max": 5,
     "prompt_lookup_min": 2,
 }
-_REQUESTS: Final = {1: 8, 4: 16, 16: 32, 32: 40}  # of a slice: whole turns of eight prompts, some seconds
-_TOKENS: Final = (96, 104, 112, 120, 128, 136, 144, 152)  # of requests in turn, lest they end all at once
+_SPREAD: Final = (0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2)
+"""Of the tokens that requests get in turn, lest they end all at once."""
 _NEAR: Final = 0.9  # of the best rate so far: who is slower is not measured again
 _FIRST_ROUNDS: Final = 2  # in which all are measured
 _TRIES: Final = 3
@@ -85,19 +86,21 @@ class Slice:
 class Loop:
     """An engine, and those who ask it."""
 
-    def __init__(self, model: Path, dtype: str) -> None:
+    def __init__(self, model: Path, dtype: str, *, most: int, tokens: int) -> None:
+        """most: requests at a time. tokens: of an answer, on average."""
         from vllm import LLM  # noqa: PLC0415  vLLM is in this environment alone
 
         self._llm = LLM(
             model=str(model),
             dtype=dtype,
-            max_num_seqs=max(_REQUESTS),
+            max_num_seqs=most,
             max_model_len=4096,
             speculative_config=_LOOKUP,
             scheduler_cls="benchmarks.vllm_rivals.Switched",
         )
         self._engine = self._llm.llm_engine
         self._scheduler: Any = self._engine.engine_core.engine_core.scheduler
+        self._lengths = tuple(round(tokens * share) for share in _SPREAD)
         self._asks: Iterator[list[int]] = iter(())
         self._running = self._serial = 0
 
@@ -117,29 +120,31 @@ class Loop:
             self._step()
         self._asks = cycle(prompts)
 
-    def slice(self, rival: str, k: int, level: int, requests: int) -> Slice:
-        """A rival's turn at so many at a time. k: of static and table."""
+    def slice(self, rival: str, k: int, level: int, turn: int, seconds: float) -> Slice:
+        """What a rival does at so many at a time, in whole turns of so many requests. k: of static and table."""
         self._scheduler.hand_to(None if rival == OURS else k)
         while self._running < level:
             self._submit()
-        pilot, tokens, ended, steps = self._scheduler.pilot, 0, 0, 0
+        pilot, tokens, ended, steps, wanted = self._scheduler.pilot, 0, 0, 0, turn
         spent, begin = pilot.spent, time.perf_counter()
-        while ended < requests:
+        while ended < wanted:
             made, done = self._step()
             for _ in range(done):
                 self._submit()
             tokens, ended, steps = tokens + made, ended + done, steps + 1
+            if ended >= wanted and time.perf_counter() - begin < seconds:
+                wanted = (ended // turn + 1) * turn
         return Slice(tokens, time.perf_counter() - begin, steps, pilot.spent - spent)
 
     def _submit(self) -> None:
         from vllm import SamplingParams, TokensPrompt  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
-        number = self._serial
-        turn, place = divmod(number, len(_TOKENS))
+        number, most = self._serial, len(self._lengths)
+        turn, place = divmod(number, most)
         parameters = SamplingParams(
             temperature=0.0,
-            max_tokens=_TOKENS[(3 * turn + place) % len(_TOKENS)],
+            max_tokens=self._lengths[(3 * turn + place) % most],
             ignore_eos=True,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -160,7 +165,8 @@ class Measurement:
     """Everything, level by level."""
 
     def __init__(self, args: argparse.Namespace, journal: Journal) -> None:
-        self._levels, self._rounds, self._scale = args.levels, args.rounds, args.scale
+        self._levels, self._rounds, self._tokens = args.levels, args.rounds, args.tokens
+        self._turn, self._seconds = args.turn, args.seconds
         entries = json.loads(args.prompts.read_text("utf-8"))
         self._mix = [entry["user"] for entry in entries]
         self._other = [prompt.text for prompt in islice(of_mix(OTHER_MIX), 24)]
@@ -178,7 +184,7 @@ class Measurement:
     def run(self) -> dict[str, Any]:
         """All figures, as JSON has them."""
         with self._bar:
-            self._loop = Loop(self._model, self._dtype)
+            self._loop = Loop(self._model, self._dtype, most=max(self._levels), tokens=self._tokens)
             self._prompts = {"mix": self._loop.encode(self._mix), "other": self._loop.encode(self._other)}
             for level in self._levels:
                 self._tune(level)
@@ -201,13 +207,15 @@ class Measurement:
     def _tune(self, level: int) -> None:
         """vLLM's table, on another mix."""
         self._loop.ask(self._prompts["other"])
-        self._loop.slice(static(MOST), MOST, level, max(level, 2))  # whatever is compiled at first
+        self._loop.slice(static(MOST), MOST, level, max(level, 2), 0.0)  # whatever is compiled at first
         rates = [self._slice("tune", 0, level, static(k), k).rate for k in range(MOST + 1)]
         self._table[level] = rates.index(max(rates))
 
     def _measure(self, level: int) -> None:
         self._loop.ask(self._prompts["mix"])
-        self._loop.slice(OURS, 0, level, self._requests(level))  # it learns what steps cost at this load
+        self._loop.slice(
+            OURS, 0, level, self._turn, 2 * self._seconds
+        )  # it learns what steps cost at this load
         self._bar.skip(1)
         order = random.Random(level)  # noqa: S311  an order, not a secret
         for turn in range(self._rounds):
@@ -233,15 +241,12 @@ class Measurement:
         def measure() -> Mapping[str, Any]:
             for _ in range(_TRIES):
                 with Quiet() as quiet:
-                    shown = self._loop.slice(rival, k, level, self._requests(level))
+                    shown = self._loop.slice(rival, k, level, self._turn, self._seconds)
                 if quiet.was_kept:
                     break
             return vars(shown)
 
         return Slice(**self._bar.measured(f"{what} {turn}, {level} at a time, {rival}", 1, measure))
-
-    def _requests(self, level: int) -> int:
-        return max(round(self._scale * _REQUESTS[level]), 1)
 
 
 @contextmanager
@@ -268,12 +273,14 @@ def main() -> int:
     option("--dtype", required=True)
     option("--levels", type=lambda text: [int(part) for part in text.split(",")], required=True)
     option("--rounds", type=int, required=True)
-    option("--scale", type=float, required=True)
+    option("--tokens", type=int, required=True)
+    option("--turn", type=int, required=True)
+    option("--seconds", type=float, required=True)
     option("--journal", type=Path, required=True)
     option("--resume", action="store_true")
     option("--out", type=Path, required=True)
     args = parser.parse_args()
-    asked = {name: getattr(args, name) for name in ("dtype", "levels", "rounds", "scale")}
+    asked = {name: getattr(args, name) for name in ("dtype", "levels", "rounds", "tokens", "turn", "seconds")}
     try:
         journal = Journal(args.journal, asked, resume=args.resume)
     except ValueError as fault:
