@@ -93,7 +93,12 @@ async def run(asked: Asked, directory: Path, model: str = "demo") -> dict[str, A
     async with alone, grouped:
         if broker is not None:
             await broker.start()
-        daemon = Daemon(directory, model, {"alone": alone.url, "grouped": grouped.url}, broker and broker.url)
+        daemon = Daemon(
+            directory,
+            model,
+            {"alone": alone.url, "grouped": grouped.url},
+            None if broker is None else broker.url,
+        )
         try:
             taken = await _under_fire(asked, daemon, broker)
             copies = {"alone": alone.copies, "grouped": grouped.copies}

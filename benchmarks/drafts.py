@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import Progress
@@ -36,8 +36,8 @@ _BUDGETS = (
     (8, 4),
     (16, 5),
 )  # nodes, levels of the tree; the chain has as many tokens as the tree has nodes, or as many as it may have
-_HEAD = "eagle"
-_WARM = 0.7
+_HEAD: Final = "eagle"
+_WARM: Final = 0.7
 
 
 class Bench:

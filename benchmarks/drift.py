@@ -235,8 +235,8 @@ def _print(results: list[Result], false: dict[str, FalseAlerts], replays: list[J
     for name, each in false.items():
         alerts.add_row(name, f"{each.runs}", f"{each.requests}", f"{each.alerts}", f"{each.highest:.2f}")
     canary = Table("canary", "drafted tokens", "updates", "called a fall", "bound", "")
-    for each in replays:
-        canary.add_row(*each.cells)
+    for replay in replays:
+        canary.add_row(*replay.cells)
     Console(width=160).print(table, alerts, canary)
 
 

@@ -143,7 +143,7 @@ class Broker:
         return True
 
     async def _listen(self, subscribed: asyncio.Event) -> None:
-        properties = Properties(PacketTypes.CONNECT)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # of paho's
         properties.SessionExpiryInterval = 3600
         while True:
             with contextlib.suppress(aiomqtt.MqttError):

@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.contenders import Ours, Prompts, encode
-from engine.api import DraftSettings
+from engine.api import DraftKind, DraftSettings
 from engine.batch import Span
 from engine.kv.memory import KVMemory
 from engine.kv.pool import BlockPool
@@ -74,7 +74,9 @@ def _checks(path: Path, few: Prompts) -> Iterator[tuple[str, bool]]:
     yield f"bf16 logits of CUDA and fp32 ones of the CPU to {error:.2g} of their spread", error <= _TOLERANCE
 
 
-def _texts(path: Path, few: Prompts, *, device: str, kind: str, cuda_graphs: bool = False) -> list[list[int]]:
+def _texts(
+    path: Path, few: Prompts, *, device: str, kind: DraftKind, cuda_graphs: bool = False
+) -> list[list[int]]:
     """Greedy texts, all at once, in fp32."""
     ours = Ours(
         path,

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from engine.api import (
     Cancel,
+    FinishReason,
     FromEngine,
     Idle,
     KVUsage,
@@ -67,7 +68,8 @@ class Text:
             text="null",
         )
         ended = self.tokens == limit
-        finish, report = ("length", self._report()) if ended else (None, None)
+        finish: FinishReason | None = "length" if ended else None
+        report = self._report() if ended else None
         return Output(id=self.request.id, tokens=tokens, finish=finish, report=report), one
 
     def _report(self) -> RequestReport:

@@ -39,8 +39,9 @@ def main() -> int:
     path = resolve_target("demo")
     mixed = encode(path, [prompt.text for prompt in islice(prompts("mixed"), 16)])
     copy = encode(path, [prompt.text for prompt in islice(prompts("copy"), _COPY_CLIENTS)])
-    alike = {"prefix_cache": False, "rows_beside_decodes": 0}  # as generate: prompts anew, and all at once
-    ours, generate = Ours(path, cache_dir() / "kernels", **alike), Generate(path)
+    # As generate: prompts anew, and all at once.
+    ours = Ours(path, cache_dir() / "kernels", prefix_cache=False, rows_beside_decodes=0)
+    generate = Generate(path)
     gc.freeze()  # as the engine process does: what loading left behind is not looked through again and again
     speeds = _measure(_contests(generate, ours, mixed, copy, args.tokens), args.repeats)
     ours.plain()

@@ -46,15 +46,18 @@ class Daemon:
         cpu: int | None = None,
         state: Path | None = None,
         looks: Literal["", "plain", "traced", "sampled"] = "",
+        serves: bool = True,
     ) -> None:
         """config: without addresses, which are chosen. cpu: the only one that it may run on, and its engine with it.
         state: what outlives it; in the folder unless given. looks: whether and how `benchmarks.inside` answers.
+        serves: whether it is ever ready to; one without an engine is not.
         """
         self.folder = folder
         self._state = folder / "state" if state is None else state
         self._engine = engine
         self._cpu = "" if cpu is None else str(cpu)
         self._looks = looks
+        self._serves = serves
         self._ports = (free_port(), free_port())
         self._config = dict(config)
         self.log = folder / "log"
@@ -125,7 +128,8 @@ class Daemon:
         try:
             await self._until("/health")
             self.alive_after = time.monotonic() - began
-            await self._until("/ready")
+            if self._serves:
+                await self._until("/ready")
             self.ready_after = time.monotonic() - began
         except BaseException:
             await self.__aexit__()

@@ -156,7 +156,7 @@ class Loop:
     def _step(self) -> tuple[int, int]:
         """(tokens made, requests that ended)."""
         outputs = self._engine.step()
-        ended = sum(output.finished for output in outputs)
+        ended = sum(bool(output.finished) for output in outputs)
         self._running -= ended
         return sum(len(output.outputs[0].token_ids) for output in outputs), ended
 
@@ -165,7 +165,9 @@ class Measurement:
     """Everything, level by level."""
 
     def __init__(self, args: argparse.Namespace, journal: Journal) -> None:
-        self._levels, self._rounds, self._tokens = args.levels, args.rounds, args.tokens
+        self._levels: list[int] = args.levels
+        self._rounds: int = args.rounds
+        self._tokens: int = args.tokens
         self._turn, self._seconds = args.turn, args.seconds
         entries = json.loads(args.prompts.read_text("utf-8"))
         self._mix = [entry["user"] for entry in entries]

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from engine.vllm.scheduler import Scheduler, SpecdScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from engine.vllm.scheduler import SpecdScheduler
 
 
 class Switched(SpecdScheduler):
