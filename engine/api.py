@@ -65,6 +65,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """These cannot be drawn."""
     seed: int = 0
     """Draws are keyed by (seed, position) and so do not depend on who shares the batch."""
+    seeded: bool = True
+    """Whether somebody has asked for this seed. If not, an engine may draw by another."""
     stop: tuple[str, ...] = ()
     """Strings that end the text; the text is cut before them, or behind them with `include_stop`."""
     stop_tokens: tuple[int, ...] = ()

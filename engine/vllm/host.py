@@ -21,6 +21,7 @@ from engine.api import (
     Move,
     Output,
     Request,
+    SamplingParams,
     Shutdown,
     StepReport,
     Submit,
@@ -138,8 +139,11 @@ class Host:
             policy = replace(policy, kind="off")
         return structs.replace(orders, policy=policy, draft=launched)
 
+    def _unsupported(self, sampling: SamplingParams) -> str | None:
+        return unsupported_reason(sampling, drafts=self._drafts, device=self._launch.device)
+
     def _submit(self, request: Request) -> None:
-        reason = refusal(request, self._limits) or unsupported_reason(request.sampling, drafts=self._drafts)
+        reason = refusal(request, self._limits) or self._unsupported(request.sampling)
         for index in range(1 if reason else request.n):
             text = Text(request, index, self._stream(request))
             self._account.open(text)

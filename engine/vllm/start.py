@@ -71,7 +71,6 @@ async def warm_up(engine: Any) -> None:
         parameters = SamplingParams(
             max_tokens=8,
             temperature=temperature,
-            seed=0,
             ignore_eos=True,
             detokenize=False,
             extra_args={"specd_class": "warm-up"},

@@ -51,7 +51,7 @@ class CompletionLogprobs:
         self._tokens = tokens
         self._likeliest = likeliest
         self._offset = 0
-        self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def of(self, scored: Sequence[Scored]) -> dict[str, Any]:
         """The next tokens."""
@@ -74,9 +74,16 @@ class CompletionLogprobs:
     def _offsets(self, tokens: Iterable[int]) -> Iterator[int]:
         """Where each token begins in the text, in characters; special tokens are not in it."""
         for token in tokens:
+            own = b"" if self._tokens.special(token) else self._tokens.of(token)
+            if own and not _goes_on(own):  # a character that was begun before it ends here, whole or not
+                self._offset += len(self._characters.decode(b"", final=True))
             yield self._offset
-            if not self._tokens.special(token):
-                self._offset += len(self._characters.decode(self._tokens.of(token)))
+            self._offset += len(self._characters.decode(own))
+
+
+def _goes_on(text: bytes) -> bool:
+    """Whether it begins within a character of UTF-8."""
+    return text[0] & 0b1100_0000 == 0b1000_0000
 
 
 def prompt_logprobs(tokens: TokenBytes, scored: Sequence[Scored], likeliest: int) -> list[Any]:

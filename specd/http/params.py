@@ -28,6 +28,7 @@ def sampling(body: Generation, prompt: Prompt, max_tokens: int) -> SamplingParam
         allowed_tokens=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         banned_tokens=tuple(body.banned_token_ids),
         seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
+        seeded=body.seed is not None,
         stop=(*body.stop, *prompt.stop),
         stop_tokens=tuple(body.stop_token_ids),
         include_stop=body.include_stop_str_in_output,

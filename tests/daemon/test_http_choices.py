@@ -144,6 +144,15 @@ def test_completion_logprobs_have_offsets_into_the_text(daemon, stream):
     }
 
 
+def test_offsets_count_what_stands_for_broken_characters(daemon):
+    """Test that a character that is never completed ends where the next one begins, as it does in the text."""
+    broken = b"\xc3a\xa9b\xc3\xc3a"
+    prompt = [A + byte - ord("a") for byte in broken]
+    (choice,) = post(daemon, COMPLETIONS, prompt=prompt, max_tokens=len(broken), logprobs=0)["choices"]
+    assert choice["text"] == broken.decode(errors="replace")
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_the_token_itself_is_among_the_likeliest(daemon):
     """Test that logprobs = 0 shows each token's own logprob, as OpenAI's legacy endpoint does."""
     found = post(daemon, COMPLETIONS, prompt="ab", max_tokens=2, logprobs=0)["choices"][0]["logprobs"]

@@ -182,6 +182,27 @@ def test_each_text_has_a_seed_and_only_the_first_tells_of_the_prompt() -> None:
     assert (first["prompt_logprobs"], second["prompt_logprobs"]) == (1, None)
 
 
+def test_who_asked_for_no_seed_has_none() -> None:
+    """Test that vLLM draws as it likes then, the faster way. On CPU, seeded requests with long prompts end its core."""
+    for index in (0, 1):
+        given = SamplingParams(max_tokens=5, seed=9, seeded=False)
+        assert sampling_arguments(given, index, vocabulary=6, ends=frozenset())["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "fine"),
+    [
+        ({"temperature": 0.8}, "cpu", False),
+        ({"temperature": 0.8}, "cuda", True),
+        ({"temperature": 0.8, "seeded": False}, "cpu", True),
+        ({"temperature": 0.0}, "cpu", True),
+    ],
+)
+def test_seeds_of_drawn_texts_are_refused_on_cpu(asked: dict, device: str, fine: bool) -> None:
+    reason = cannot_draw(SamplingParams(max_tokens=5, seed=1, **asked), drafts=False, device=device)
+    assert fine if reason is None else reason.startswith("seed is asked for")
+
+
 @pytest.mark.parametrize(
     ("asked", "drafts", "sentence"),
     [
@@ -196,7 +217,7 @@ def test_each_text_has_a_seed_and_only_the_first_tells_of_the_prompt() -> None:
 def test_what_cannot_be_drawn_is_refused_by_a_sentence(
     asked: dict, drafts: bool, sentence: str | None
 ) -> None:
-    reason = cannot_draw(SamplingParams(max_tokens=5, **asked), drafts=drafts)
+    reason = cannot_draw(SamplingParams(max_tokens=5, **asked), drafts=drafts, device="cuda")
     assert (sentence is None and reason is None) or sentence in reason
 
 

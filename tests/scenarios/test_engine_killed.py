@@ -75,7 +75,7 @@ def test_the_next_engine_has_the_config_of_now(daemon: RealDaemon) -> None:
     assert daemon.reload().returncode == 0
     os.kill(daemon.status()["engine"]["pid"], signal.SIGKILL)
     wait_until(lambda: daemon.metrics()[RESTARTS] == 2, "the restart to be counted")
-    body = {"prompt": "a", "max_tokens": 9, "temperature": 0, "ignore_eos": True, "specd": {"report": True}}
+    body = {"prompt": "a b " * 9, "max_tokens": 40, "temperature": 0, "specd": {"report": True}}
     answer = daemon.post("/v1/completions", body).json()
     assert max(answer["specd"]["k_histogram"]) == "2"
     assert daemon.get("/ready").status_code == 200

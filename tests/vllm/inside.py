@@ -144,7 +144,7 @@ def _asynchronous(beside: Any) -> dict[str, Any]:
     )
     parameters = [
         SamplingParams(max_tokens=9, ignore_eos=True, extra_args={"specd_k": 1}),
-        SamplingParams(max_tokens=30, ignore_eos=True),
+        SamplingParams(max_tokens=30, ignore_eos=True, extra_args={"specd_k": 3}),
     ]
     requests = [Request(str(n), [1, 2, 3], each, None) for n, each in enumerate(parameters)]
     for request in requests:
