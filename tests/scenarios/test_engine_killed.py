@@ -71,10 +71,11 @@ def test_kill_9_under_load(daemon: RealDaemon) -> None:
 
 def test_the_next_engine_has_the_config_of_now(daemon: RealDaemon) -> None:
     """Test that an engine that was started after a reload drafts by the new policy, not by that of the start."""
+    before = daemon.metrics().get(RESTARTS, 0)
     daemon.write(policy={"kind": "static", "static_k": 2})
     assert daemon.reload().returncode == 0
     os.kill(daemon.status()["engine"]["pid"], signal.SIGKILL)
-    wait_until(lambda: daemon.metrics()[RESTARTS] == 2, "the restart to be counted")
+    wait_until(lambda: daemon.metrics().get(RESTARTS, 0) > before, "the restart to be counted")
     body = {"prompt": "a b " * 9, "max_tokens": 40, "temperature": 0, "specd": {"report": True}}
     answer = daemon.post("/v1/completions", body).json()
     assert max(answer["specd"]["k_histogram"]) == "2"
