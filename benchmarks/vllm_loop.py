@@ -41,7 +41,9 @@ _LOOKUP: Final = {
     "prompt_lookup_min": 2,
 }
 _SPREAD: Final = (0.8, 0.85, 0.9, 0.95, 1.05, 1.1, 1.15, 1.2)
-"""Of the tokens that requests get in turn, lest they end all at once."""
+"""Of the tokens that requests get in turn, lest they end all at once. A prompt has the same in every turn, so that all
+rivals write the same texts.
+"""
 _NEAR: Final = 0.9  # of the best rate so far: who is slower is not measured again
 _FIRST_ROUNDS: Final = 2  # in which all are measured
 _TRIES: Final = 3
@@ -140,11 +142,10 @@ class Loop:
         from vllm import SamplingParams, TokensPrompt  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
 
-        number, most = self._serial, len(self._lengths)
-        turn, place = divmod(number, most)
+        number = self._serial
         parameters = SamplingParams(
             temperature=0.0,
-            max_tokens=self._lengths[(3 * turn + place) % most],
+            max_tokens=self._lengths[number % len(self._lengths)],
             ignore_eos=True,
             output_kind=RequestOutputKind.DELTA,
         )
