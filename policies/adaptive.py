@@ -23,7 +23,7 @@ from policies.columns import NO_ARM, Columns, Reader, gains
 from policies.cost import FREE, StepCosts
 from policies.exploring import Batch, Exploring, Left
 from policies.goodput import Allocation, Offers, Prices, plain
-from policies.kept import Kept
+from policies.kept import Asked, Kept
 from policies.lengths import Floats, Ints
 from policies.market import Market
 from policies.settings import PolicySettings
@@ -287,9 +287,8 @@ class Adaptive:
         return decisions
 
 
-def _asked(requests: Fields, rows: int) -> tuple[object, ...]:
-    """All that a decision hangs on, beside what was learned."""
-    return requests.options, requests.request, requests.traffic_class, rows
+def _asked(requests: Fields, rows: int) -> Asked:
+    return Asked(requests.options, requests.request, requests.traffic_class, rows)
 
 
 def _left(prices: Prices, found: Allocation, bound: float | None) -> Left:

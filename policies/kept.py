@@ -1,6 +1,7 @@
 """What was decided in a step and holds for the next ones, which then cost next to nothing to decide.
 
-stands   as long as the same requests are offered the same, nothing was learned, and nobody is to be probed
+stands   as long as the same requests are offered the same, nothing was learned, and nobody is to be probed. Who does
+         not draft owes more with every step, which is no reason to draft
 doze     of requests for whom nothing of all that there is has been worth drafting in the last `QUIET` steps: what they
          are offered is looked at in one step of `DOZE`, and when somebody is to be probed
 """
@@ -8,18 +9,30 @@ doze     of requests for whom nothing of all that there is has been worth drafti
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from policies.base import Decision
+from policies.base import Decision, Option
+from policies.columns import Options
 from policies.exploring import Batch, Exploring
 from policies.lengths import Ints
 from policies.standing import Standing
+
+_OWED: Final = Option._fields.index("owed")  # what comes before it says what the option is
 
 QUIET: Final = 64
 DOZE: Final = 8
 """A look costs a small step a few percent."""
 
 
+class Asked(NamedTuple):
+    """All that a decision hangs on, beside what was learned."""
+
+    options: Options
+    requests: Sequence[str]
+    classes: Sequence[str]
+    rows: int  # of the step, without drafts
+
+
 class _Stands(NamedTuple):
-    asked: tuple[object, ...]
+    asked: Asked
     seconds: float  # that the step was reckoned to take
     plain: float  # without drafts
     batch: Batch
@@ -68,10 +81,12 @@ class Kept:
             self._doze = doze._replace(left=doze.left - 1)
         return doze.decisions.copy()
 
-    def stood(self, asked: tuple[object, ...]) -> list[Decision] | None:
+    def stood(self, asked: Asked) -> list[Decision] | None:
         """What stands where so much is asked; None where that is something else, or somebody is to be probed."""
         stands, self._stands = self._stands, None
-        if stands is None or asked != stands.asked or not self._exploring.may_pass(stands.batch, stands.idle):
+        if stands is None or not _holds(stands, asked):
+            return None
+        if not self._exploring.may_pass(stands.batch, stands.idle):
             return None
         self._stands = stands
         self._exploring.earn(stands.seconds, stands.plain)
@@ -91,7 +106,7 @@ class Kept:
 
     def stand(
         self,
-        asked: tuple[object, ...],
+        asked: Asked,
         seconds: tuple[float, float],
         batch: Batch,
         idle: Ints,
@@ -99,3 +114,21 @@ class Kept:
     ) -> None:
         """Have this stand. seconds: of the step, and of a plain one. idle: see `Exploring.may_pass`."""
         self._stands = _Stands(asked, *seconds, batch, idle, decisions.copy())
+
+
+def _holds(stands: _Stands, asked: Asked) -> bool:
+    """Whether what was decided is right for this too."""
+    before = stands.asked
+    if asked[1:] != before[1:]:
+        return False
+    if asked.options == before.options:
+        return True
+    pairs = zip(stands.decisions, before.options, asked.options, strict=True)
+    return all(was == now or (decision.k == 0 and _owe_more(was, now)) for decision, was, now in pairs)
+
+
+def _owe_more(before: Sequence[Option], now: Sequence[Option]) -> bool:
+    """Whether options are those of before, but that more is to be read for them."""
+    return len(before) == len(now) and all(
+        now.owed >= was.owed and now[:_OWED] == was[:_OWED] for was, now in zip(before, now, strict=True)
+    )

@@ -370,16 +370,22 @@ def test_with_trees_no_step_has_more_rows_than_memory_is_planned_for_and_each_de
     assert looks > 0
 
 
-def test_what_nothing_has_changed_behind_stands(monkeypatch):
-    """Test that a decision is made once for the steps between two learnings, and anew whenever offers, requests or load
-    are others.
-    """
+def counted_allocations(monkeypatch):
+    """A list that grows by one with each."""
     made = []
     monkeypatch.setattr(
         Market,
         "allocate",
         lambda self, *given, of=Market.allocate: made.append(1) or of(self, *given),
     )
+    return made
+
+
+def test_what_nothing_has_changed_behind_stands(monkeypatch):
+    """Test that a decision is made once for the steps between two learnings, and anew whenever offers, requests or load
+    are others.
+    """
+    made = counted_allocations(monkeypatch)
     loop = Loop(1, lambda i, step: {"eagle": 0.9})
     loop.speed(40)
     controller = loop.controller
@@ -402,6 +408,44 @@ def test_what_nothing_has_changed_behind_stands(monkeypatch):
     assert decided("b", k=3)[1] == 1
     controller.configure(PolicySettings())
     assert decided("b", k=3)[1] == 1, "other settings"
+
+
+def test_no_draft_stands_while_more_is_owed_for_one_and_nothing_else_changes(monkeypatch):
+    """Test that a text which does not draft, and so falls behind by a token with each step, is not decided on each
+    time: that would cost small steps a few percent. It is when less is owed, or when it could draft further.
+    """
+    made = counted_allocations(monkeypatch)
+    loop = Loop(2, lambda i, step: {"eagle": 0.02})
+    loop.speed(60)
+    controller = loop.controller
+
+    def decided(owed, *, k=8, names=("r0", "r1")):
+        before, options = len(made), (Option("eagle", k, owed=owed),)
+        views = [
+            RequestView(name, f"c{i}", "t", 10_000, 100, True, None, 0, options)
+            for i, name in enumerate(names)
+        ]
+        decisions = controller.decide(LoadView(2, 0, 1.0), views)
+        assert [each.k for each in decisions] == [0, 0]
+        return len(made) - before
+
+    assert decided(5, k=7) == 1, "another length"
+    assert [decided(owed, k=7) for owed in range(5, 12)] == [0] * 7
+    assert decided(3, k=7) == 1, "less is owed"
+    assert decided(4, k=7) == 0
+    assert decided(4, k=7, names=("r1", "r0")) == 1, "other requests"
+
+
+def test_what_stands_for_a_text_that_drafts_does_not_while_more_is_owed(monkeypatch):
+    """Test that the price of what is to be read first is looked at where somebody drafts."""
+    loop = Loop(1, lambda i, step: {"eagle": 0.9})
+    loop.speed(40)
+    made = counted_allocations(monkeypatch)
+    for owed in (0, 1, 2):
+        view = RequestView("a", "c0", "t", 10_000, 100, True, None, 0, (Option("eagle", 8, owed=owed),))
+        (decision,) = loop.controller.decide(LoadView(1, 0, 1.0), [view])
+        assert decision.k > 0
+    assert len(made) == 3
 
 
 def test_a_look_at_another_option_does_not_stand():
