@@ -61,15 +61,15 @@ class _Crowd:
         self._dice = np.random.default_rng(0)
         self._rates = self._dice.beta(4, 3, sequences)
         self._options = OPTIONS[:options]
-        self._sequences = sequences
+        self._names = [f"r{i}" for i in range(sequences)]
         self.steps = 0
 
     def views(self) -> list[RequestView]:
-        """New in each step, as the engine's are."""
+        """New in each step, of the same names, as the engine's are."""
         self.steps += 1
         return [
             RequestView(
-                request=f"r{i}",
+                request=name,
                 traffic_class=_CLASSES[i % len(_CLASSES)],
                 tenant="default",
                 remaining_tokens=500,
@@ -78,7 +78,7 @@ class _Crowd:
                 fixed_k=None,
                 options=self._options,
             )
-            for i in range(self._sequences)
+            for i, name in enumerate(self._names)
         ]
 
     def observations(self, views: Sequence[RequestView], decisions: Sequence[Decision]) -> list[Observation]:

@@ -288,6 +288,8 @@ class Engine:
         decisions = self._policy.decide(load, views)
         return [
             granted(decision, self.scheduler.grant(sequence, decision.tokens))
+            if decision.tokens
+            else decision
             for sequence, decision in zip(decodes, decisions, strict=True)
         ]
 

@@ -45,7 +45,8 @@ class Adaptive:
         self._ruled_out = 0  # steps in a row in which load or check left no drafts
         self._compared: deque[_Compared | None] = deque([None], maxlen=_MOST_BEHIND + 1)  # the last steps
         self._market = Market()
-        self._told: Step | None = None
+        self._told: Step | None = None  # behind the last decisions
+        self._settled: tuple[Step, _Compared | None] | None = None  # behind what stands, or is dozed through
         self._worded = Worded(settings)
         self._settings = settings
         self.recheck()
@@ -97,8 +98,10 @@ class Adaptive:
         if decisions is None:
             decisions = self._stood(requests, rows)
         if decisions is not None:
+            assert self._settled is not None
             self._steps += 1
-            self._compared.append(self._compared[-1])
+            self._told, compared = self._settled
+            self._compared.append(compared)
         return decisions
 
     def _stood(self, requests: Fields, rows: int) -> list[Decision] | None:
@@ -129,17 +132,21 @@ class Adaptive:
         else:
             found = plain(len(names), prices)
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
-        codes = self._codes(columns, found, levels, verdict)
-        choice = self._explored(batch, found, codes, verdict, bound)
+        settled = Choice(found.place, found.k, self._codes(columns, found, levels, verdict))
+        choice = self._explored(batch, found, settled, verdict, bound)
         self._compared.append(_compared(check, found, choice))
         self._told = Step(
             columns, added, prices, choice.place, choice.k, found, options, self._settings.tree_nodes
         )
+        told = self._told._replace(place=settled.place, k=settled.k)
+        self._settled = told, _compared(check, found, settled)
         decisions = self._worded.decisions(options, choice)
         if verdict is not Verdict.DRAFT:
             text = check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
-        self._keep(requests, allowed, batch, verdict, found=found, choice=choice, decisions=decisions)
+        tried = bool((choice.code == PROBE).any())
+        lasting = self._worded.decisions(options, settled) if tried else decisions
+        self._keep(requests, allowed, batch, verdict, found=found, decisions=lasting, tried=tried)
         return self._held_back(decisions, found.k, allowed)
 
     def _keep(
@@ -150,21 +157,23 @@ class Adaptive:
         verdict: Verdict,
         *,
         found: Allocation,
-        choice: Choice,
         decisions: list[Decision],
+        tried: bool,
     ) -> None:
-        """Have the next steps do without a decision, where they may."""
+        """Have the next steps do without a decision, where they may. decisions: those that last, without what was
+        tried this once.
+        """
         drafts = bool(found.k.any())
         if drafts or verdict is Verdict.REST or not self._reader.are_all(batch.columns):
             self._kept.was_worth_it(self._steps)
-        if (choice.code == PROBE).any() or not self._is_free(allowed):
+        if not self._is_free(allowed):
             return
-        may_doze = not (drafts or self._checks[False].is_trying(allowed.sequences))
+        may_doze = not (tried or drafts or self._checks[False].is_trying(allowed.sequences))
         if may_doze and self._kept.doze(requests.request, batch.rows, decisions, self._steps):
             return
         if verdict is Verdict.DRAFT:
             seconds = found.seconds, float(batch.prices.step[0])
-            idle = np.flatnonzero(choice.k == 0)
+            idle = np.flatnonzero(found.k == 0)
             self._kept.stand(_asked(requests, allowed.rows), seconds, batch, idle, decisions)
 
     def account(self, place: int, why: str | None) -> Account:
@@ -259,10 +268,10 @@ class Adaptive:
         return codes
 
     def _explored(
-        self, batch: Batch, found: Allocation, codes: Ints, verdict: Verdict, bound: float | None
+        self, batch: Batch, found: Allocation, settled: Choice, verdict: Verdict, bound: float | None
     ) -> Choice:
         """With what is to be tried in the place of what was found."""
-        place, k = found.place.copy(), found.k.copy()
+        place, k, codes = (each.copy() for each in settled)
         exploring = self._exploring
         exploring.earn(found.seconds, float(batch.prices.step[0]))
         if verdict is not Verdict.LOOK and (

@@ -16,6 +16,7 @@ were committed, after a pause as many as it lasted, after a prompt all of it.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -120,8 +121,7 @@ class EagleProposer:
         """See Proposer. Nothing for a text of one token, of which nothing is understood yet."""
         if len(sequence.tokens) == 1:
             return ()
-        owed = max(len(sequence.tokens) - 1 - self._start(sequence), 0)
-        return tuple(Option(self.name, _LEVELS, width=width, owed=owed) for width in _WIDTHS)
+        return _options(self.name, max(len(sequence.tokens) - 1 - self._start(sequence), 0))
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         """See Proposer."""
@@ -268,6 +268,12 @@ class EagleProposer:
             return logits
         spread = logits.new_full((len(logits), self._vocabulary), _UNKNOWN)
         return spread.index_copy_(1, self._head.targets, logits)
+
+
+@lru_cache(maxsize=1 << 12)
+def _options(name: str, owed: int) -> tuple[Option, ...]:
+    """Asked for each text in each step, of which few owe unlike many tokens."""
+    return tuple(Option(name, _LEVELS, width=width, owed=owed) for width in _WIDTHS)
 
 
 def _is_plain(sequence: Seq) -> bool:

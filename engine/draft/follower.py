@@ -88,5 +88,8 @@ class Follower:
 
 def agreeing(some: Tokens[int], others: Tokens[int]) -> int:
     """So many first tokens are the same."""
+    shorter = min(len(some), len(others))
+    if some[:shorter] == others[:shorter]:
+        return shorter
     pairs = enumerate(zip(some, others, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(some), len(others)))
+    return next((at for at, (a, b) in pairs if a != b), shorter)

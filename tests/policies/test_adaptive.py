@@ -458,6 +458,29 @@ def test_a_look_at_another_option_does_not_stand():
         assert min(np.diff(looks)) >= 4
 
 
+def test_after_a_look_at_another_option_what_was_found_without_it_stands(monkeypatch):
+    """Test that a draft made for what it shows costs one decision, not two, and that the next step's account is of what
+    that step does.
+    """
+    made = counted_allocations(monkeypatch)
+    loop = Loop(4, lambda i, step: {"eagle": 0.9, "ngram": 0.2}, options=lambda i, step, rng: TWO)
+    loop.speed(400)
+    passed = 0
+    for _ in range(300):
+        decisions = loop.step()
+        looked = [place for place, each in enumerate(decisions) if each.reason is Reason.PROBE]
+        if not looked:
+            continue
+        before, chosen = len(made), loop.step()
+        if len(made) == before:
+            passed += 1
+            account = loop.controller.account(looked[0])
+            assert chosen[looked[0]].reason is not Reason.PROBE
+            assert "probes" not in account.text
+            assert account.goodput > 0
+    assert passed > 3
+
+
 @pytest.mark.parametrize("requests", [1, 6])
 def test_a_draft_that_is_never_worth_it_is_looked_at_ever_more_seldom_and_probed_all_the_same(requests):
     """Test that most steps ask for no options once nothing has been worth drafting for long, that every request is
