@@ -133,6 +133,10 @@ class Place:
         self._running = Running(self._engine.serving(path), self._port)
         self._running.wait_ready()
 
+    def without_folder(self, said: str) -> str:
+        """Without the way to the targets, which is another in each run."""
+        return said.replace(f"{self._folder}/", "")
+
     def stop(self) -> None:
         """Nobody answers there."""
         if self._running is not None:
@@ -209,7 +213,7 @@ class Watch:
         row = {
             "server": engine.name,
             "with": told,
-            "evidence": found["evidence"],
+            "evidence": place.without_folder(found["evidence"]),
             "alert": fires,
             "seconds": round(seconds, 1) if alert else None,
             "canary": found["canary"],

@@ -62,6 +62,29 @@ class Comparison:
         """From before to after."""
         return self.after - self.before
 
+    def summary(self, whose: str) -> str:
+        """What became of acceptance, for people. whose: as "of eagle"."""
+        if self.verdict is CanaryVerdict.NO_EVIDENCE:
+            return f"canary: nothing can be said of acceptance {whose}: {self._evidence} were examined"
+        if self.verdict is CanaryVerdict.BAD:
+            what = "fell"
+        else:
+            what = "did not fall" if self.change >= 0 else "fell by no more than tolerance or chance"
+        return f"canary: acceptance {whose} {what}: {self.before:.3f} to {self.after:.3f}"
+
+    def description(self, whose: str) -> str:
+        """The same, with what it rests on."""
+        if self.verdict is CanaryVerdict.NO_EVIDENCE:
+            return self.summary(whose)
+        return (
+            f"{self.summary(whose)}, a change of {self.change:+.3f} ({self.low:+.3f} to {self.high:+.3f}, "
+            f"p = {self.p_value:.2g}), over {self._evidence}"
+        )
+
+    @property
+    def _evidence(self) -> str:
+        return f"{self.examined} drafted tokens of {self.prompts} prompts"
+
 
 def compare(before: Replay, after: Replay, *, confidence: float, tolerance: float) -> Comparison:
     """Bad: acceptance fell by more than `tolerance`, and that it fell at all has at least this confidence.

@@ -40,8 +40,6 @@ def canary(observer: Observer) -> Finding | None:
     if found is None:
         return None
     target, draft = observer.pair
-    what = "fell" if found.verdict is CanaryVerdict.BAD else "did not fall"
-    summary = f"canary: acceptance at {observer.section.name} {what}: {found.before:.3f} to {found.after:.3f}"
     labels = {
         **_labels(observer, "SpecdAcceptanceDrift"),
         "kind": "canary",
@@ -49,11 +47,8 @@ def canary(observer: Observer) -> Finding | None:
         "target_revision": target,
         "draft_revision": draft,
     }
-    description = (
-        f"{summary}, a change of {found.change:+.3f} ({found.low:+.3f} to {found.high:+.3f}, p = {found.p_value:.2g}),"
-        f" over {found.examined} drafted tokens of {found.prompts} prompts."
-    )
-    texts = {"summary": summary, "description": description}
+    whose = f"at {observer.section.name}"
+    texts = {"summary": found.summary(whose), "description": f"{found.description(whose)}."}
     return Finding("canary", labels, _OF_CANARY[found.verdict], texts)
 
 

@@ -59,23 +59,12 @@ class Judged:
 
     def text(self) -> str:
         """A sentence with the numbers."""
-        found = self.comparison
         if not self.alike:
             return (
                 f"canary: nothing can be said of {self.proposer}: the prompts, their tokens or canary.k are others "
                 "than the pair before was asked with; from now on there is something to compare with"
             )
-        if found.verdict is CanaryVerdict.NO_EVIDENCE:
-            return (
-                f"canary: nothing can be said of {self.proposer}: {found.examined} drafted tokens of {found.prompts} "
-                "prompts were examined"
-            )
-        what = "fell" if self.bad else "did not fall"
-        return (
-            f"canary: acceptance of {self.proposer} {what}: {found.before:.3f} to {found.after:.3f}, a change of "
-            f"{found.change:+.3f} ({found.low:+.3f} to {found.high:+.3f}, p = {found.p_value:.2g}), over "
-            f"{found.examined} drafted tokens of {found.prompts} prompts"
-        )
+        return self.comparison.description(f"of {self.proposer}")
 
     def finding(self) -> Finding:
         """For the alarm."""

@@ -132,12 +132,13 @@ async def test_an_idle_engine_shows_nothing(tmp_path) -> None:
         ("down", "answers 503: no"),
         ("html", "answers a web page"),
         ("garbage", "no page of metrics"),
-        ("slow", "did not answer within 0.2 s"),
+        ("slow", "did not answer within 1 s"),
     ],
 )
 async def test_a_look_that_fails_says_why_and_the_next_one_goes_on(tmp_path, fault, said) -> None:
+    patience = 1.0 if fault == "slow" else 30.0  # on a busy machine the others are slow as well
     with served() as server:
-        async with Rig(tmp_path, server, timeout_seconds=0.2) as rig:
+        async with Rig(tmp_path, server, timeout_seconds=patience) as rig:
             await rig.look()
             server.fault = fault
             await rig.look()

@@ -52,6 +52,30 @@ def test_a_fall_that_is_certain_but_tiny_is_fine():
 
 
 @pytest.mark.parametrize(
+    ("was", "now", "prompts", "words"),
+    [
+        (60, 30, 20, "canary: acceptance of eagle fell: 0.600 to 0.300"),
+        (60, 59, 20, "canary: acceptance of eagle fell by no more than tolerance or chance: 0.600 to 0.590"),
+        (60, 60, 20, "canary: acceptance of eagle did not fall: 0.600 to 0.600"),
+        (60, 70, 20, "canary: acceptance of eagle did not fall: 0.600 to 0.700"),
+        (
+            60,
+            30,
+            7,
+            "canary: nothing can be said of acceptance of eagle: 700 drafted tokens of 7 prompts were examined",
+        ),
+    ],
+)
+def test_what_is_told_says_no_more_than_is_known(was, now, prompts, words):
+    """Test that a lower figure is never said not to have fallen, and that of too few prompts no figure is told."""
+    before, after = ([Counts((100,), (accepted,))] * prompts for accepted in (was, now))
+    found = compare(before, after, confidence=0.99, tolerance=0.02)
+    assert found.summary("of eagle") == words
+    assert found.description("of eagle").startswith(words)
+    assert "nan" not in found.description("of eagle")
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ([], []),
