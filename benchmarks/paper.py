@@ -34,14 +34,17 @@ def write(
     page: Iterable[str],
     *,
     about: str = f"demo model, {quick_format()}, CPU",
+    title: str = "",
 ) -> None:
-    """`name`.json and `name`.md in the folder, which is made. page: without its title. about: what was measured."""
+    """`name`.json and `name`.md in the folder, which is made. page: without its title. about: what was measured. title:
+    that of another name.
+    """
     date = datetime.now(UTC).date().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
     document = {"command": command, "date": date, "environment": environment(), **figures}
     (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
     made = f"Made by `{command}` on {date}; {about}. The machine and all figures are in `{name}.json`."
-    (folder / f"{name}.md").write_text("\n".join([f"# {_TITLES[name]}", "", made, "", *page]))
+    (folder / f"{name}.md").write_text("\n".join([f"# {_TITLES[title or name]}", "", made, "", *page]))
 
 
 def section(words: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

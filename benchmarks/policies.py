@@ -2,7 +2,8 @@
 
 Regret at each concurrency and mix; a day that ramps up and down while chats become copies; a draft that cannot win; and
 what deciding costs. No cap by load, no prefix cache. Writes benchmarks/results/policies.json, policies.md and
-policies.png; what was measured so far is in policies.partial.jsonl meanwhile, from which --resume goes on.
+policies.png, or those of another --name; what was measured so far is in policies.partial.jsonl meanwhile, from which
+--resume goes on.
 """
 
 import argparse
@@ -41,15 +42,17 @@ def main() -> int:
     args = _arguments()
     asked = {name: getattr(args, name) for name in ("repeats", "tokens", "points", "mixes", "only", "quick")}
     try:
-        journal = Journal(args.out / "policies.partial.jsonl", asked, resume=args.resume)
+        journal = Journal(args.out / f"{args.name}.partial.jsonl", asked, resume=args.resume)
     except ValueError as fault:
         print(fault, file=sys.stderr)  # noqa: T201  the answer of a command
         return 2
     figures = _Measurement(args, journal).figures()
     page = figures.page()
     Console().print("\n".join(page), soft_wrap=True)
-    write(args.out, "policies", _command(args), figures.document(), [*page, "![](policies.png)", ""])
-    plot(figures, args.out / "policies.png")
+    if figures.points or figures.day is not None:
+        plot(figures, args.out / f"{args.name}.png")
+        page += [f"![]({args.name}.png)", ""]
+    write(args.out, args.name, _command(args), figures.document(), page, title="policies")
     journal.finish()
     return 0
 
@@ -64,6 +67,11 @@ def _arguments() -> argparse.Namespace:
     option("--only", type=_names, default=_PARTS, help=f"some of {','.join(_PARTS)} (default: all)")
     option("--quick", action="store_true", help="two concurrencies, a short day, one round: does it run?")
     option("--resume", action="store_true", help="go on from what a run with the same options left behind")
+    option(
+        "--name",
+        default="policies",
+        help="of the page: a run of some parts is to leave that of a whole one alone",
+    )
     option("--out", type=Path, default=_RESULTS, help="folder of the results")
     args = parser.parse_args()
     if unknown := set(args.only) - set(_PARTS):
@@ -87,7 +95,7 @@ def _command(args: argparse.Namespace) -> str:
         f"--tokens {args.tokens}",
         f"--points {','.join(map(str, args.points))}",
     ]
-    given += [f"--mixes {','.join(args.mixes)}", f"--only {','.join(args.only)}"]
+    given += [f"--mixes {','.join(args.mixes)}", f"--only {','.join(args.only)}", f"--name {args.name}"]
     return f"python -m benchmarks.policies {'--quick' if args.quick else ' '.join(given)}"
 
 
