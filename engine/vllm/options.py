@@ -84,9 +84,9 @@ def engine_arguments(launch: Launch) -> dict[str, Any]:
     return ours | launch.vllm_options
 
 
-def environment(launch: Launch, socket: Path, variable: str) -> dict[str, str]:
-    """Variables that vLLM is to find, unless the operator has set them. socket: where the scheduler finds us, by this
-    variable.
+def environment(launch: Launch, socket: Path, variable: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Variables that vLLM is to find, unless they are `given`, by the operator. socket: where the scheduler finds us,
+    by this variable.
     """
     found = {
         variable: str(socket),
@@ -98,7 +98,16 @@ def environment(launch: Launch, socket: Path, variable: str) -> dict[str, str]:
         found["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else one core computes and another one polls
     if launch.threads:
         found["OMP_NUM_THREADS"] = str(launch.threads)
+    if threads := _threads({**found, **given}):
+        # vLLM's lookups are numba's, which has a thread for each core and gives OpenMP as many, for all that computes.
+        found["NUMBA_NUM_THREADS"] = str(threads)
     return found
+
+
+def _threads(variables: Mapping[str, str]) -> int:
+    """How many OpenMP is told to take; 0 where it is told nothing. Numbers after the first are for nested ones."""
+    first = variables.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _speculative_config(launch: Launch) -> dict[str, Any] | None:

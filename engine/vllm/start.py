@@ -1,7 +1,8 @@
 """From what the daemon asks for to a vLLM that runs."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from tokenizers import Tokenizer
@@ -10,6 +11,14 @@ from engine.admission import Limits
 from engine.api import Launch, Ready
 from engine.available import available_bytes, mib
 from engine.vllm.options import end_tokens, engine_arguments
+
+_WARMING: Final[Mapping[str, Mapping[str, Any]]] = {
+    "greedy": {"temperature": 0.0},
+    "sampled": {"temperature": 1.0},
+    "scored": {"logprobs": 0},  # ranks are counted by a kernel of their own
+    "read": {"prompt_logprobs": 0, "max_tokens": 1},
+}
+"""By name, what the requests ask for that have vLLM compile."""
 
 
 class CannotStartError(Exception):
@@ -67,10 +76,9 @@ async def warm_up(engine: Any) -> None:
     from vllm import SamplingParams  # noqa: PLC0415  only this process needs it
 
     prompt = {"type": "token", "prompt_token_ids": [0, 1, 0, 1, 0, 1, 0, 1]}
-    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+    for name, sampling in _WARMING.items():
         parameters = SamplingParams(
-            max_tokens=8,
-            temperature=temperature,
+            **{"max_tokens": 8, **sampling},
             ignore_eos=True,
             detokenize=False,
             extra_args={"specd_class": "warm-up"},

@@ -20,6 +20,10 @@ _FINISHES: Final[Mapping[str, FinishReason]] = {
 """By vLLM's words."""
 
 _FAILED: Final = "vLLM gave this request up; send it again"
+_CONTRADICTORY: Final = (
+    "the structure asked for needs a token that allowed_token_ids, banned_token_ids or logit_bias keep away, "
+    "and vLLM gave the request up: drop one of them"
+)
 
 
 class Likely(Protocol):
@@ -82,7 +86,8 @@ class Text:
             logprobs=None if logprobs is None else logprobs[:kept],
             prompt_logprobs=prompt_logprobs,
             finish=ending,
-            error=_FAILED if ending == "error" else None,
+            error=self._why if ending == "error" else None,
+            refused=ending == "error" and self._contradicts,
         )
 
     def give_up(self, finish: FinishReason, error: str | None = None, *, refused: bool = False) -> Output:
@@ -111,6 +116,17 @@ class Text:
         return tally
 
     @property
+    def _why(self) -> str:
+        return _CONTRADICTORY if self._contradicts else _FAILED
+
+    @property
+    def _contradicts(self) -> bool:
+        """Whether grammar and tokens may leave nothing to draw: vLLM draws then what its grammar refuses."""
+        sampling = self.request.sampling
+        edited = sampling.allowed_tokens is not None or sampling.banned_tokens or sampling.logit_bias
+        return sampling.grammar is not None and bool(edited)
+
+    @property
     def _not_speculated(self) -> str | None:
         if self.request.sampling.prompt_logprobs is not None:
             return "prompt_logprobs was asked for: such requests are decoded without drafts"
@@ -134,7 +150,7 @@ def likelihoods(
     rows: Sequence[Mapping[int, Likely] | None] | None, tokens: Sequence[int], most: int | None
 ) -> list[Any] | None:
     """vLLM's logprobs of these tokens as ours, each with the `most` likeliest; a row that is None stays it."""
-    if rows is None or most is None:
+    if not rows or most is None:  # a prompt's are told once: later outputs have an empty list
         return None
     return [
         None if row is None else _likelihood(token, row, most)

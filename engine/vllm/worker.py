@@ -74,7 +74,7 @@ class Worker:
 
     async def _run(self, launch: Launch, meeting: Path) -> None:
         """meeting: where the scheduler finds us. Raises CannotStartError, CoreGoneError."""
-        for name, value in environment(launch, meeting, SOCKET_VARIABLE).items():
+        for name, value in environment(launch, meeting, SOCKET_VARIABLE, os.environ).items():
             os.environ.setdefault(name, value)
         niceness = _step_back() if launch.share == "behind" else os.getpriority(os.PRIO_PROCESS, 0)
         heard: asyncio.Queue[FromEngine] = asyncio.Queue()

@@ -60,8 +60,24 @@ def test_several_devices_are_left_to_vllm() -> None:
     """Test that neither executor nor environment keep it in one process."""
     wide = structs.replace(LAUNCH, vllm_options={"tensor_parallel_size": 2})
     assert "distributed_executor_backend" not in engine_arguments(wide)
-    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment(wide, Path("/s"), "SOCKET")
-    assert environment(LAUNCH, Path("/s"), "SOCKET")["SOCKET"] == "/s"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment(wide, Path("/s"), "SOCKET", {})
+    assert environment(LAUNCH, Path("/s"), "SOCKET", {})["SOCKET"] == "/s"
+
+
+@pytest.mark.parametrize(
+    ("threads", "given", "wanted"),
+    [
+        (0, {}, (None, None)),
+        (2, {}, ("2", "2")),
+        (2, {"OMP_NUM_THREADS": "3"}, ("2", "3")),
+        (0, {"OMP_NUM_THREADS": "3,1"}, (None, "3")),
+        (0, {"OMP_NUM_THREADS": "all"}, (None, None)),
+    ],
+)
+def test_lookups_take_no_more_threads_than_what_computes(threads: int, given: dict, wanted: tuple) -> None:
+    """Test that numba, which would set OpenMP's threads to the number of cores, is told of as many as OpenMP."""
+    found = environment(structs.replace(LAUNCH, threads=threads), Path("/s"), "SOCKET", given)
+    assert (found.get("OMP_NUM_THREADS"), found.get("NUMBA_NUM_THREADS")) == wanted
 
 
 @pytest.mark.parametrize(
@@ -187,6 +203,23 @@ def test_who_asked_for_no_seed_has_none() -> None:
     for index in (0, 1):
         given = SamplingParams(max_tokens=5, seed=9, seeded=False)
         assert sampling_arguments(given, index, vocabulary=6, ends=frozenset())["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafts", "device", "fine"),
+    [
+        ({"top_k": 3}, True, "cpu", False),
+        ({"top_k": 3}, True, "cuda", True),
+        ({"top_k": 3}, False, "cpu", True),
+        ({"top_k": 3, "temperature": 0.0}, True, "cpu", True),
+        ({"top_p": 0.5}, True, "cpu", True),
+    ],
+)
+def test_top_k_is_refused_on_cpu_where_anybody_drafts(
+    asked: dict, drafts: bool, device: str, fine: bool
+) -> None:
+    reason = cannot_draw(SamplingParams(max_tokens=5, seeded=False, **asked), drafts=drafts, device=device)
+    assert fine if reason is None else reason.startswith("top_k is asked for")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,17 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from engine.api import KVUsage, Output, PhaseSeconds, Request, Round, SamplingParams, StepReport, TokenLogprob
+from engine.api import (
+    Grammar,
+    KVUsage,
+    Output,
+    PhaseSeconds,
+    Request,
+    Round,
+    SamplingParams,
+    StepReport,
+    TokenLogprob,
+)
 from engine.text import TextStream
 from engine.vllm.account import Account
 from engine.vllm.texts import Text, likelihoods
@@ -164,6 +174,22 @@ def test_the_report_says_who_ruled_drafts_out(asked: dict, words: str) -> None:
     assert words in found.told(found.give_up("cancelled")).report.not_speculated
 
 
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        ({"grammar": Grammar("regex", "0"), "allowed_tokens": (5,)}, True),
+        ({"grammar": Grammar("regex", "0"), "banned_tokens": (5,)}, True),
+        ({"grammar": Grammar("regex", "0")}, False),
+        ({"allowed_tokens": (5,)}, False),
+    ],
+)
+def test_a_structure_that_cannot_be_drawn_is_the_requests_own_fault(asked: dict, refused: bool) -> None:
+    """Test that vLLM's giving up is only told as a contradiction where there may be one."""
+    output = text(**asked).take([5], "error", cached=0)
+    assert (output.finish, output.refused) == ("error", refused)
+    assert ("drop one of them" in output.error) == refused
+
+
 def test_logprobs_are_sorted_and_cut() -> None:
     """Test that the likeliest come first, lower ids first among equals, and a row without a prediction stays none."""
     row = {7: likely(-2.0, 3), 5: likely(-1.0, 1), 4: likely(-1.0, 1)}
@@ -172,6 +198,7 @@ def test_logprobs_are_sorted_and_cut() -> None:
         TokenLogprob(token=7, logprob=-2.0, rank=3, top=[(4, -1.0), (5, -1.0)]),
     ]
     assert likelihoods(None, [7], 2) is None
+    assert likelihoods([], [7], 2) is None, "the prompt's have been told before"
     assert likelihoods([row], [7], None) is None
 
 

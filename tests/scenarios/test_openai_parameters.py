@@ -80,6 +80,20 @@ def test_a_text_scored_as_a_prompt_has_the_logprobs_it_was_made_with(
     assert "prompt" in answer.specd["not_speculated"]
 
 
+def test_a_prompt_is_scored_beside_a_text(client: openai.OpenAI) -> None:
+    """Test that prompt_logprobs has a row for each token of the prompt, however many steps the text takes."""
+    extra = {"prompt_logprobs": 2}
+    answer = client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=8, temperature=0, extra_body=extra
+    )
+    (choice,) = answer.choices
+    assert answer.usage.completion_tokens > 1
+    first, *rows = choice.prompt_logprobs
+    assert first is None
+    assert len(rows) == answer.usage.prompt_tokens - 1
+    assert all(len(row) in {2, 3} for row in rows)
+
+
 @BOTH
 def test_tokens_can_be_forced_and_kept_away(
     client: openai.OpenAI, tokenizer: Tokenizer, specd: dict[str, Any]
