@@ -68,7 +68,8 @@ def main() -> int:
         rows = [row for engine in engines for row in asyncio.run(_swapped(engine, folder))]
     finally:
         shutil.rmtree(folder)
-    write(args.out, "observe", "make bench-observe", {"rows": rows}, _page(rows))
+    left_out = f' ARGS="--without {" ".join(args.without)}"' if args.without else ""
+    write(args.out, "observe", f"make bench-observe{left_out}", {"rows": rows}, _page(rows))
     return 0 if rows and all(row["as_expected"] for row in rows) else 1
 
 
