@@ -206,17 +206,12 @@ class Host:
         return self._engine.generate(prompt, parameters, text.id)
 
     def _output(self, text: Text, found: Any) -> Output:
-        """found: vLLM's `RequestOutput`."""
-        (one,) = found.outputs
-        sampling, tokens = text.request.sampling, list(one.token_ids)
-        prompt_logprobs = likelihoods(found.prompt_logprobs, text.request.prompt, sampling.prompt_logprobs)
-        return text.take(
-            tokens,
-            one.finish_reason,
-            cached=found.num_cached_tokens or 0,
-            logprobs=likelihoods(one.logprobs if tokens else None, tokens, sampling.logprobs),
-            prompt_logprobs=prompt_logprobs,
-        )
+        """found: vLLM's `RequestOutput`. One that cannot be read is no fault of the request's."""
+        try:
+            return _taken(text, found)
+        except ValueError:
+            _log.exception("an answer of vLLM's to %s cannot be read", text.id)
+            return text.give_up("error", "an answer of vLLM's cannot be read; the log of specd says why")
 
     def _add(self, text: Text, output: Output) -> None:
         self._account.add(text, output)
@@ -242,6 +237,19 @@ class Host:
 
     def _send(self, message: FromEngine) -> None:
         self._writer.write(frame(message))
+
+
+def _taken(text: Text, found: Any) -> Output:
+    (one,) = found.outputs
+    sampling, tokens = text.request.sampling, list(one.token_ids)
+    prompt_logprobs = likelihoods(found.prompt_logprobs, text.request.prompt, sampling.prompt_logprobs)
+    return text.take(
+        tokens,
+        one.finish_reason,
+        cached=found.num_cached_tokens or 0,
+        logprobs=likelihoods(one.logprobs if tokens else None, tokens, sampling.logprobs),
+        prompt_logprobs=prompt_logprobs,
+    )
 
 
 @contextlib.asynccontextmanager

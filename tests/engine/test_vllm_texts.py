@@ -18,6 +18,7 @@ from engine.api import (
 )
 from engine.text import TextStream
 from engine.vllm.account import Account
+from engine.vllm.host import Host
 from engine.vllm.texts import Text, likelihoods
 from tests.messages import a_report
 from tests.tiny import make_tokenizer
@@ -188,6 +189,15 @@ def test_a_structure_that_cannot_be_drawn_is_the_requests_own_fault(asked: dict,
     output = text(**asked).take([5], "error", cached=0)
     assert (output.finish, output.refused) == ("error", refused)
     assert ("drop one of them" in output.error) == refused
+
+
+def test_an_answer_that_cannot_be_read_is_not_the_requests_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """Test that a row of logprobs that is missing is an error of ours, with the reason in the log."""
+    one = SimpleNamespace(token_ids=[5, 6], finish_reason=None, logprobs=[{5: likely(-1.0, 1)}])
+    found = SimpleNamespace(outputs=[one], prompt_logprobs=None, num_cached_tokens=0)
+    output = Host._output(SimpleNamespace(), text(logprobs=1), found)
+    assert (output.finish, output.refused) == ("error", False)
+    assert "ValueError" in caplog.text
 
 
 def test_logprobs_are_sorted_and_cut() -> None:
