@@ -163,6 +163,8 @@ class Adaptive:
         """Have the next steps do without a decision, where they may. decisions: those that last, without what was
         tried this once.
         """
+        if self._kept.blind:
+            return
         drafts = bool(found.k.any())
         if drafts or verdict is Verdict.REST or not self._reader.are_all(batch.columns):
             self._kept.was_worth_it(self._steps)

@@ -56,6 +56,8 @@ class Kept:
         self._stands: _Stands | None = None
         self._doze: _Doze | None = None
         self._worth_it = 0  # the last step in which something was worth drafting, or might have been
+        self.blind = False
+        """Whether what is decided now was not looked at: others than those who doze."""
 
     @property
     def is_dozing(self) -> bool:
@@ -64,6 +66,7 @@ class Kept:
 
     def drop(self) -> None:
         """The next step is decided anew."""
+        self.blind = self.is_dozing
         self._stands = self._doze = None
 
     def reconsider(self) -> None:
@@ -72,13 +75,12 @@ class Kept:
 
     def dozed(self, requests: Sequence[str]) -> list[Decision] | None:
         """Plain steps for these; None where it is time to look."""
-        doze, self._doze = self._doze, None
+        doze = self._doze
         if doze is None or doze.request != requests:
             return None
         self._standing.idle[doze.rows] += 1
         self._exploring.earn(1.0, 1.0)
-        if doze.left > 1:
-            self._doze = doze._replace(left=doze.left - 1)
+        self._doze = doze._replace(left=doze.left - 1) if doze.left > 1 else None
         return doze.decisions.copy()
 
     def stood(self, asked: Asked) -> list[Decision] | None:

@@ -513,3 +513,20 @@ def test_a_newcomer_and_other_settings_end_a_doze():
     view = RequestView("new", "other", "t", 10_000, 100, True, None, 0, ())
     loop.controller.decide(LoadView(1, 0, 1.0), [view])
     assert loop.controller.wants_options
+
+
+def test_a_newcomer_whose_draft_is_worth_nothing_either_is_soon_looked_at_as_seldom():
+    """Test that one look is enough where its class is known: who comes while others doze had none in its first step."""
+    names = ["a"]
+    loop = Loop(4, lambda i, step: {"eagle": 0.01}, name=lambda i, step: f"{names[0]}{i}")
+    loop.speed(600)
+    while loop.controller.wants_options:
+        loop.step()
+    names[0] = "b"
+    asked = []
+    for _ in range(24):
+        asked.append(loop.controller.wants_options)
+        decisions = loop.step()
+        assert {each.k for each in decisions} == {0}
+    assert asked[:3] == [False, True, False]
+    assert sum(asked) <= 6
