@@ -18,7 +18,7 @@ from policies.standing import Standing
 _OWED: Final = Option._fields.index("owed")  # what comes before it says what the option is
 
 QUIET: Final = 64
-DOZE: Final = 8
+DOZE: Final = 32
 """A look costs a small step a few percent."""
 
 
