@@ -187,7 +187,8 @@ class PolicyFigures:
             header = ["sequences", *(f"options each: {options}" for options in counts)]
             words = (
                 "Microseconds of a decision in one thread, k at most 8: mean and median of many steps, in the best of "
-                "three runs. Where nothing is new since the step before, what was decided stands; what was learned is new in every third step."
+                "three runs. Where nothing is new since the step before, what was decided stands; what was learned is "
+                "new in every third step."
             )
             lines += section(words, header, rows)
         if self.control is not None:
