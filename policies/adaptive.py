@@ -46,7 +46,7 @@ class Adaptive:
         self._compared: deque[_Compared | None] = deque([None], maxlen=_MOST_BEHIND + 1)  # the last steps
         self._market = Market()
         self._told: Step | None = None  # behind the last decisions
-        self._settled: tuple[Step, _Compared | None] | None = None  # behind what stands, or is dozed through
+        self._settled: tuple[Step, _Compared] | None = None  # behind what stands, or is dozed through
         self._worded = Worded(settings)
         self._settings = settings
         self.recheck()
@@ -134,17 +134,18 @@ class Adaptive:
         batch = Batch(classes, rows, columns, levels, prices, self._settings.tree_nodes)
         settled = Choice(found.place, found.k, self._codes(columns, found, levels, verdict))
         choice = self._explored(batch, found, settled, verdict, bound)
-        self._compared.append(_compared(check, found, choice))
+        tried = bool((choice.code == PROBE).any())
+        compared = _Compared(check, found.rows > 0)
+        # Drafts that are for what they show alone make no step to compare.
+        self._compared.append(None if tried and not compared.drafted else compared)
         self._told = Step(
             columns, added, prices, choice.place, choice.k, found, options, self._settings.tree_nodes
         )
-        told = self._told._replace(place=settled.place, k=settled.k)
-        self._settled = told, _compared(check, found, settled)
+        self._settled = self._told._replace(place=settled.place, k=settled.k), compared
         decisions = self._worded.decisions(options, choice)
         if verdict is not Verdict.DRAFT:
             text = check.text(allowed.sequences)
             decisions = [each._replace(text=text) if each.reason in _MEASURED else each for each in decisions]
-        tried = bool((choice.code == PROBE).any())
         lasting = self._worded.decisions(options, settled) if tried else decisions
         self._keep(requests, allowed, batch, verdict, found=found, decisions=lasting, tried=tried)
         return self._held_back(decisions, found.k, allowed)
@@ -313,12 +314,6 @@ class _Compared(NamedTuple):
 
     check: Check
     drafted: bool
-
-
-def _compared(check: Check, found: Allocation, choice: Choice) -> _Compared | None:
-    """None for a step whose only drafts are for what they show."""
-    drafted = found.rows > 0
-    return None if not drafted and (choice.code == PROBE).any() else _Compared(check, drafted)
 
 
 _NONE_BY: Final = {Verdict.DRAFT: LOW, Verdict.REST: SLOWER, Verdict.LOOK: PLAIN}

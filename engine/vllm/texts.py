@@ -86,7 +86,7 @@ class Text:
             logprobs=None if logprobs is None else logprobs[:kept],
             prompt_logprobs=prompt_logprobs,
             finish=ending,
-            error=self._why if ending == "error" else None,
+            error=None if ending != "error" else _CONTRADICTORY if self._contradicts else _FAILED,
             refused=ending == "error" and self._contradicts,
         )
 
@@ -114,10 +114,6 @@ class Text:
             tally.add(one.k, one.proposer, one.drafted, min(left, one.examined), min(left, one.accepted))
             left -= one.accepted + 1
         return tally
-
-    @property
-    def _why(self) -> str:
-        return _CONTRADICTORY if self._contradicts else _FAILED
 
     @property
     def _contradicts(self) -> bool:
